@@ -1,0 +1,35 @@
+# `make run` and `make test` do all the set-up themselves; nothing needs to be installed first but Python and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: run test lint format bench clean
+
+run: $(INSTALLED)
+	$(BIN)/python run_cluster.py
+
+test: $(INSTALLED) lint
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.messaging
+	$(BIN)/python -m benchmarks.round
+
+$(INSTALLED): setup.cfg constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,76 @@
+"""From an experiment to the two halves of its method, ready to work. Used by every kind of node alike."""
+
+import torch
+
+from fedsim import methods, models
+from fedsim.config import Experiment
+from fedsim.contract import Contract
+from fedsim.data import Federation
+from fedsim.methods.base import Client, ClientContext, Server, ServerContext, Task
+from fedsim.seeds import Streams
+
+CPU = torch.device("cpu")
+
+
+def task_of(experiment: Experiment, federation: Federation) -> Task:
+    return Task(
+        num_clients=experiment.run.clients,
+        num_classes=federation.num_classes,
+        feature_dim=experiment.model.feature_dim,
+        input_shape=federation.input_shape,
+    )
+
+
+def contract_of(experiment: Experiment) -> Contract:
+    return methods.load(experiment.method_name).contract(experiment.method_config())
+
+
+def make_client(
+    experiment: Experiment, federation: Federation, client: int, device: torch.device = CPU
+) -> Client:
+    """A client as it is before the first round. Clients of one architecture start from the same weights."""
+    streams = Streams(experiment.run.seed)
+    task = task_of(experiment, federation)
+    with streams.seeded(f"model-init/{models.architecture(experiment.model, client)}"):
+        model = models.build(experiment.model, client, task.input_shape, task.num_classes)
+    context = ClientContext(
+        client=client,
+        experiment=experiment,
+        config=experiment.method_config(),
+        task=task,
+        model=model.to(device),
+        data=federation.client(client),
+        streams=streams,
+        device=device,
+    )
+    return methods.load(experiment.method_name).Client(context)
+
+
+def make_server(
+    experiment: Experiment, federation: Federation, device: torch.device = CPU
+) -> Server:
+    context = ServerContext(
+        experiment=experiment,
+        config=experiment.method_config(),
+        task=task_of(experiment, federation),
+        federation=federation,
+        streams=Streams(experiment.run.seed),
+        device=device,
+    )
+    return methods.load(experiment.method_name).Server(context)
+
+
+def check(experiment: Experiment) -> Federation:
+    """Everything that can be wrong with an experiment is found here, before any process is started."""
+    federation = Federation(experiment)
+    task = task_of(experiment, federation)
+    contract_of(experiment)
+    federation.client(0)
+    seen = set()
+    for client in range(experiment.run.clients):
+        name = models.architecture(experiment.model, client)
+        if name not in seen:
+            seen.add(name)
+            with torch.device("meta"):
+                models.build(experiment.model, client, task.input_shape, task.num_classes)
+    return federation

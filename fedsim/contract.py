@@ -1,0 +1,102 @@
+"""What a method may send: the contract that the border checks on both sides of the wire.
+
+A contract names every array, its payload kind, its shape and its type. Shapes are written as words:
+`"n K"` is a matrix of n rows and K columns. Letters that the experiment defines (C classes, K features,
+M clients, `ch h w` of an image) are fixed; every other letter is free but must mean the same number in all
+arrays of one message. A message carries all arrays of its direction or none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from fedsim.errors import ContractError
+
+Arrays = dict[str, np.ndarray]
+
+
+class Payload(StrEnum):
+    """Kinds of knowledge. What a kind reveals is the privacy and cost argument of a method."""
+
+    PROTOTYPES = "prototypes"
+    FEATURES = "features"  # features of public samples (Fed2PKD)
+    LOGITS = "logits"
+    MARGINS = "margins"
+    IMAGES = "images"
+    LATENTS = "latents"  # the vector half of FedKTL's image-vector pairs
+    COUNTS = "counts"  # how many samples of each class: a privacy cost
+    PARAMETERS = "parameters"  # weights: only the weight-sharing baselines declare it
+    INDEX = "index"  # class or sample numbers that say what the rows of another array are
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of a message."""
+
+    payload: Payload
+    shape: str
+    dtype: str = "float32"
+
+    def bind(self, shape: tuple[int, ...], letters: dict[str, int]) -> str | None:
+        """Match a real shape; free letters met for the first time are added. Returns what is wrong, if anything."""
+        words = self.shape.split()
+        if len(words) != len(shape):
+            return f"has {len(shape)} dimensions, declared {len(words)} ({self.shape})"
+        for word, size in zip(words, shape, strict=True):
+            expected = int(word) if word.isdigit() else letters.setdefault(word, size)
+            if expected != size:
+                return f"has shape {shape}, declared ({self.shape}) with {word} = {expected}"
+        return None
+
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """Elements as the papers count them: numbers of knowledge, not the indices beside them."""
+        return 0 if self.payload is Payload.INDEX else int(np.prod(shape, dtype=np.int64))
+
+
+Fields = Mapping[str, Field]
+
+
+def class_ids(letter: str = "n") -> Field:
+    """The companion of an array with one row per class held: which class each row is."""
+    return Field(Payload.INDEX, letter, "int32")
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Everything a method may send. `setup_*` travels once, before the first round."""
+
+    up: Fields = field(default_factory=dict)
+    down: Fields = field(default_factory=dict)
+    setup_up: Fields = field(default_factory=dict)
+    setup_down: Fields = field(default_factory=dict)
+
+    def payloads(self) -> set[Payload]:
+        """All kinds that may travel, in any direction."""
+        directions = (self.up, self.down, self.setup_up, self.setup_down)
+        return {item.payload for fields in directions for item in fields.values()}
+
+
+def check(arrays: Arrays, fields: Fields, dimensions: Mapping[str, int], where: str) -> None:
+    """Raise ContractError, naming `where` and the field, unless `arrays` is exactly what `fields` declares."""
+    if not arrays:
+        return
+    for name in arrays:
+        if name not in fields:
+            declared = ", ".join(sorted(fields)) or "nothing"
+            raise ContractError(f"{where}: field {name!r} is not in the contract (declared: {declared})")
+    letters = dict(dimensions)
+    for name, declared_field in fields.items():
+        if name not in arrays:
+            raise ContractError(f"{where}: field {name!r} is declared but missing")
+        array = arrays[name]
+        if array.dtype != np.dtype(declared_field.dtype):
+            raise ContractError(
+                f"{where}: field {name!r} has dtype {array.dtype}, declared {declared_field.dtype}"
+            )
+        if wrong := declared_field.bind(array.shape, letters):
+            raise ContractError(f"{where}: field {name!r} {wrong}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            count = int(array.size - np.isfinite(array).sum())
+            raise ContractError(f"{where}: field {name!r} holds {count} non-finite values of {array.size}")

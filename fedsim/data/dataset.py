@@ -1,0 +1,107 @@
+"""One copy of the samples, and the views that nodes have of it.
+
+Letters: B batch, D input values, H height, W width.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+CHUNK_BYTES = 512 * 1024
+"""Batches are converted this many bytes of float32 at a time: small enough to stay in a core's cache, large
+enough that batches of ten do not pay a dozen calls each."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All samples of a data set. The first `num_train` rows are the official training set.
+
+    `inputs` is memory-mapped: either images, uint8 (N, H, W, ch), which are normalised when a batch is made,
+    or float32 (N, ...) in the layout that models read, which is passed on as it is.
+    """
+
+    name: str
+    inputs: np.ndarray
+    labels: np.ndarray  # (N,) int64
+    num_classes: int
+    num_train: int
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as a model sees it: (ch, h, w), or (D,)."""
+        if self.inputs.dtype == np.uint8:
+            height, width, channels = self.inputs.shape[1:]
+            return channels, height, width
+        return tuple(self.inputs.shape[1:])
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some rows of a data set, in a fixed order. Unless `labelled`, no label can be read: all are -1."""
+
+    dataset: Dataset
+    indices: np.ndarray
+    labelled: bool = True
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        if not self.labelled:
+            return np.full(len(self.indices), -1, dtype=np.int64)
+        return np.asarray(self.dataset.labels[self.indices], dtype=np.int64)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        order: np.ndarray | None = None,
+        device: torch.device | str | None = None,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """(x, y) per batch: x float32 (B, ch, h, w) normalised to [-1, 1], y int64 (B,).
+
+        `order` is a permutation of range(len(self)); without it the order is the one that the partition drew.
+        """
+        rows = self.indices if order is None else self.indices[order]
+        labels = self.labels if order is None else self.labels[order]
+        stop = len(rows) - len(rows) % batch_size if drop_last else len(rows)
+        sample_bytes = 4 * int(np.prod(self.dataset.input_shape))
+        chunk_size = batch_size * max(1, CHUNK_BYTES // (batch_size * sample_bytes))
+        for first in range(0, stop, chunk_size):
+            last = min(first + chunk_size, stop)
+            x = _as_model_input(np.take(self.dataset.inputs, rows[first:last], axis=0), device)
+            y = torch.from_numpy(labels[first:last].copy()).to(device)
+            yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
+
+
+def _as_model_input(rows: np.ndarray, device: torch.device | str | None) -> torch.Tensor:
+    """Images travel to the device as bytes and become floats there: a quarter of the copy."""
+    raw = torch.from_numpy(rows).to(device)
+    if raw.dtype is not torch.uint8:
+        return raw
+    # x / 127.5 - 1 has the very bits of (x / 255 - .5) / .5: doubling is exact in binary floating point.
+    # Channels move forward while the values are still bytes, a quarter of the traffic that floats would be.
+    return raw.permute(0, 3, 1, 2).contiguous().float().div_(127.5).sub_(1.0)
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one client holds."""
+
+    train: Subset
+    test: Subset
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """The classes present in the training part, ascending."""
+        return np.flatnonzero(self.class_counts)
+
+    @cached_property
+    def class_counts(self) -> np.ndarray:
+        """(C,) int64: training samples of each class."""
+        return np.bincount(self.train.labels, minlength=self.train.dataset.num_classes)

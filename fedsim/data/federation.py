@@ -1,0 +1,171 @@
+"""The data side of one experiment: which samples each client holds, what is public, what tests the server."""
+
+from functools import cached_property
+
+import numpy as np
+
+from fedsim.config import Experiment
+from fedsim.data import partition, store
+from fedsim.data.dataset import ClientData, Dataset, Subset
+from fedsim.errors import UserError
+from fedsim.seeds import Streams
+
+GLOBAL_TEST_SHARE = 6
+"""Where a data set has no official test set, one sample in six is it, as in CIFAR and about as in MNIST."""
+
+
+class Federation:
+    """A pure function of (labels, settings, seed): every process that makes one sees the same partition.
+
+    Nothing is read or drawn before it is asked for. The rows of the data set fall apart into the global test
+    set, the public samples and the pool that the clients share.
+    """
+
+    def __init__(self, experiment: Experiment):
+        self.experiment = experiment
+        self._streams = Streams(experiment.run.seed)
+
+    @cached_property
+    def _stored(self) -> store.Stored:
+        settings = self.experiment.data
+        stored = store.open_dataset(settings.dataset, settings.data_dir, settings.image_size)
+        kept_out = settings.public_samples or settings.global_test or settings.samples_per_class
+        if stored.client_sizes is not None and kept_out:
+            raise UserError(
+                f"{stored.dataset.name} is a ready-made partition that gives all samples to clients; unset "
+                "data.public_samples, data.global_test and data.samples_per_class."
+            )
+        return stored
+
+    @property
+    def dataset(self) -> Dataset:
+        return self._stored.dataset
+
+    @property
+    def num_classes(self) -> int:
+        return self.dataset.num_classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.dataset.input_shape
+
+    @property
+    def public(self) -> Subset:
+        """The public samples; their labels cannot be read."""
+        if not self.experiment.data.public_samples:
+            raise UserError("there are no public samples; set data.public_samples (FedProtoKD uses 2500).")
+        return Subset(self.dataset, self._public_rows, labelled=False)
+
+    @property
+    def global_test(self) -> Subset:
+        """Samples of all classes that no client holds."""
+        if not self.experiment.data.global_test:
+            raise UserError("there is no global test set; set data.global_test = true.")
+        return Subset(self.dataset, self._global_test_rows)
+
+    def client(self, client: int) -> ClientData:
+        part = self._parts[client]
+        return ClientData(train=Subset(self.dataset, part.train), test=Subset(self.dataset, part.test))
+
+    @cached_property
+    def _global_test_rows(self) -> np.ndarray:
+        num_samples, num_train = len(self.dataset.labels), self.dataset.num_train
+        if not self.experiment.data.global_test:
+            return np.empty(0, dtype=np.int64)
+        if num_train < num_samples:
+            return np.arange(num_train, num_samples)
+        drawn = self._streams.numpy("data/global test").permutation(num_samples)
+        return np.sort(drawn[: num_samples // GLOBAL_TEST_SHARE])
+
+    @cached_property
+    def _public_rows(self) -> np.ndarray:
+        wanted = self.experiment.data.public_samples
+        candidates = self._rows_before(self.dataset.num_train, without=self._global_test_rows)
+        if wanted >= len(candidates):
+            raise UserError(
+                f"data.public_samples = {wanted} leaves nothing of the {len(candidates)} training samples of "
+                f"{self.dataset.name}; ask for fewer."
+            )
+        return np.sort(self._streams.numpy("data/public").permutation(candidates)[:wanted])
+
+    @cached_property
+    def _pool_rows(self) -> np.ndarray:
+        """What the clients share, in dataset order. The published rule merges training and test set."""
+        end = self.dataset.num_train if self._stored.train_only else len(self.dataset.labels)
+        taken = np.concatenate([self._global_test_rows, self._public_rows])
+        pool = self._rows_before(end, without=taken)
+        if wanted := self.experiment.data.samples_per_class:
+            pool = self._few_per_class(pool, wanted)
+        return pool
+
+    def _rows_before(self, end: int, *, without: np.ndarray) -> np.ndarray:
+        free = np.ones(len(self.dataset.labels), dtype=bool)
+        free[without] = False
+        return np.flatnonzero(free[:end])
+
+    def _few_per_class(self, pool: np.ndarray, wanted: int) -> np.ndarray:
+        shuffled = self._streams.numpy("data/samples per class").permutation(pool)
+        labels = self.dataset.labels[shuffled]
+        counts = np.bincount(labels, minlength=self.num_classes)
+        if counts.min() < wanted:
+            raise UserError(
+                f"class {counts.argmin()} of {self.dataset.name} has {counts.min()} samples, fewer than "
+                f"data.samples_per_class = {wanted}; ask for at most {counts.min()}."
+            )
+        grouped = shuffled[np.argsort(labels, kind="stable")]
+        starts = np.cumsum(counts) - counts
+        return np.sort(grouped[(starts[:, None] + np.arange(wanted)).ravel()])
+
+    @cached_property
+    def _parts(self) -> list[partition.Part]:
+        """Every client's rows. One stream is drawn from throughout, first the partition, then each split."""
+        if self._stored.client_sizes is not None:
+            return self._ready_made_parts(self._stored.client_sizes)
+        settings = self.experiment.data
+        labels = self.dataset.labels[self._pool_rows]
+        # numpy's legacy generator takes 32 bits; the published partitions are those of seed 1.
+        random = np.random.RandomState(self.experiment.run.seed % 2**32)
+        parts = []
+        for client, rows in enumerate(self._partition(labels, random)):
+            if int(settings.train_fraction * len(rows)) == 0:
+                raise UserError(
+                    f"client {client} gets {len(rows)} of {len(labels)} samples, too few for a training part "
+                    f"of {settings.train_fraction:.0%}; lower run.clients or raise data.min_samples."
+                )
+            if settings.stratified:
+                part = partition.stratified_split(rows, labels[rows], settings.train_fraction, random)
+            else:
+                part = partition.split(rows, settings.train_fraction, random)
+            parts.append(partition.Part(self._pool_rows[part.train], self._pool_rows[part.test]))
+        return parts
+
+    def _partition(self, labels: np.ndarray, random: np.random.RandomState) -> list[np.ndarray]:
+        settings, num_clients = self.experiment.data, self.experiment.run.clients
+        batch_size = self.experiment.train.batch_size
+        least = settings.min_samples or partition.least_samples(
+            batch_size, settings.train_fraction, len(labels), num_clients
+        )
+        match settings.partition:
+            case "dirichlet":
+                return partition.dirichlet(
+                    labels, self.num_classes, num_clients, settings.beta, least, settings.max_redraws, random
+                )
+            case "pathological":
+                return partition.pathological(
+                    labels, self.num_classes, num_clients, settings.classes_per_client, least, random
+                )
+            case "iid":
+                return partition.iid(labels, self.num_classes, num_clients)
+
+    def _ready_made_parts(self, client_sizes: np.ndarray) -> list[partition.Part]:
+        """A PFLlib folder brings its own partition: all clients' training parts, then their test parts."""
+        wanted = self.experiment.run.clients
+        if wanted != len(client_sizes):
+            raise UserError(
+                f"{self.dataset.name} is a ready-made partition for {len(client_sizes)} clients, not for "
+                f"{wanted}; set run.clients = {len(client_sizes)}."
+            )
+        train_ends, test_ends = np.cumsum(client_sizes, axis=0).T
+        train = np.split(np.arange(self.dataset.num_train), train_ends[:-1])
+        test = np.split(np.arange(self.dataset.num_train, len(self.dataset.labels)), test_ends[:-1])
+        return [partition.Part(*rows) for rows in zip(train, test, strict=True)]

@@ -1,0 +1,71 @@
+"""What a source is: files on disk, a way to read them, and one way to say that they are broken."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedsim.errors import UserError
+
+Allocate = Callable[[tuple[int, ...], type], np.ndarray]
+"""Gives an array of this shape and type in the cache file itself, so that no reader needs a second copy."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A data set as read: training rows first. `inputs` as in `Dataset`."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+    num_train: int
+    client_sizes: np.ndarray | None = None
+    """(M, 2): training and test samples of each client, where the files hold a ready-made partition."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that was found."""
+
+    read: Callable[[Allocate], Decoded]
+    files: tuple[Path, ...] = ()
+    """Everything that `read` reads: names, sizes and times of these say whether a decoded copy is current."""
+    settings: str = ""
+    """What else the decoded copy depends on."""
+    name: str = ""
+    train_only: bool = False
+    """The published partition merges training and test set, except where this is set (Tiny-ImageNet)."""
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a missing or broken file makes a reader raise becomes one sentence about that file."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (FileNotFoundError, PermissionError) as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); restore it or fetch it again.") from error
+    except Exception as error:  # gzip, zip, pickle, Pillow and scipy have no common way to say it
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise UserError(
+            f"{path} is corrupt, truncated or of another format ({reason}); remove it and fetch it again."
+        ) from error
+
+
+def check_labels(labels: np.ndarray, num_inputs: int, num_classes: int, path: Path) -> np.ndarray:
+    """Labels as int64, one per input and all in range."""
+    labels = np.asarray(labels).ravel()
+    if len(labels) != num_inputs:
+        raise UserError(f"{path} holds {num_inputs} inputs but {len(labels)} labels; fetch it again.")
+    if labels.dtype.kind not in "iu":
+        raise UserError(f"{path} has labels of type {labels.dtype}; labels must be integers from 0 on.")
+    outside = (labels < 0) | (labels >= num_classes)
+    if outside.any():
+        raise UserError(
+            f"{path} has {outside.sum()} labels out of range, the first is {labels[outside][0]}; "
+            f"with {num_classes} classes they go from 0 to {num_classes - 1}."
+        )
+    return labels.astype(np.int64)

@@ -1,0 +1,177 @@
+"""What every method is: a client half, a server half, and what each of them is given.
+
+One round of a client is: receive what came down, evaluate, train, upload. After the last round there is one
+more receive and evaluate, so that the last aggregation counts. Before the first round each client may send
+something once (`setup`), and the server may answer it once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsim.config import Experiment
+from fedsim.contract import Arrays
+from fedsim.data import ClientData, Federation
+from fedsim.models import SplitModel
+from fedsim.seeds import Streams
+
+Metrics = dict[str, float]
+State = dict[str, np.ndarray]
+"""Everything a half must remember between rounds, as named arrays. Random draws need no state."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The sizes that every node of an experiment agrees on."""
+
+    num_clients: int
+    num_classes: int
+    feature_dim: int
+    input_shape: tuple[int, ...]
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """The letters that contracts may use for fixed sizes."""
+        letters = {"C": self.num_classes, "K": self.feature_dim, "M": self.num_clients}
+        return letters | dict(zip(("ch", "h", "w"), self.input_shape, strict=False))
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent in a round. The server sees uploads sorted by client id, always."""
+
+    client: int
+    num_train: int
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a server made of a round: what goes down, scalars for metrics.csv, arrays for the record."""
+
+    down: Arrays
+    metrics: Metrics = field(default_factory=dict)
+    records: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """Everything a client half is given when it is made."""
+
+    client: int
+    experiment: Experiment
+    config: Any  # the method's own Config
+    task: Task
+    model: SplitModel
+    data: ClientData
+    streams: Streams
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """Everything a server half is given when it is made."""
+
+    experiment: Experiment
+    config: Any
+    task: Task
+    federation: Federation  # for public data and the global test set; never a client's samples
+    streams: Streams
+    device: torch.device
+
+
+class Client(ABC):
+    """The client half. A method overrides what it needs; the rest is a client that only trains alone."""
+
+    def __init__(self, context: ClientContext):
+        self.context = context
+        self.model = context.model
+        self.data = context.data
+
+    def setup(self) -> Arrays:
+        """Sent up once, before the first round."""
+        return {}
+
+    def receive_setup(self, down: Arrays) -> None:
+        """The server's answer to all set-ups, once."""
+
+    def receive(self, round: int, down: Arrays) -> None:
+        """What the server made of the last round; empty before the first aggregation."""
+
+    @abstractmethod
+    def evaluate(self) -> Metrics:
+        """At least `correct` and `tested` on the client's own test set, both 0 where nothing can be said yet."""
+
+    @abstractmethod
+    def train(self, round: int) -> Metrics:
+        """One round of local training; at least `loss`, the mean over its batches."""
+
+    def upload(self) -> Arrays:
+        """What goes up after training."""
+        return {}
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """The modules whose weights are this client's memory. Saved and restored for a checkpoint."""
+        return {"model": self.model}
+
+    def state(self) -> State:
+        """The client's memory. A method that keeps more than modules extends this and `load_state`."""
+        return modules_state(self.modules())
+
+    def load_state(self, state: State) -> None:
+        load_modules_state(self.modules(), state)
+
+    @cached_property
+    def sgd_options(self) -> dict[str, float]:
+        train = self.context.experiment.train
+        return {"lr": train.lr, "momentum": train.momentum, "weight_decay": train.weight_decay}
+
+
+class Server:
+    """The server half."""
+
+    def __init__(self, context: ServerContext):
+        self.context = context
+
+    def setup(self, uploads: list[Upload]) -> Arrays:
+        """All clients' set-ups in, what every client is told once out."""
+        return {}
+
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        """One round's uploads in, what goes down with the next round out."""
+        return Step(down={})
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        return {}
+
+    def state(self) -> State:
+        return modules_state(self.modules())
+
+    def load_state(self, state: State) -> None:
+        load_modules_state(self.modules(), state)
+
+
+def modules_state(modules: dict[str, torch.nn.Module]) -> State:
+    """`{"model.conv.weight": array}` for all parameters and buffers."""
+    return {
+        f"{prefix}.{name}": tensor.detach().cpu().numpy().copy()
+        for prefix, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def load_modules_state(modules: dict[str, torch.nn.Module], state: State) -> None:
+    for prefix, module in modules.items():
+        start = f"{prefix}."
+        own = {
+            name.removeprefix(start): torch.from_numpy(array.copy())
+            for name, array in state.items()
+            if name.startswith(start)
+        }
+        module.load_state_dict(own)

@@ -1,0 +1,36 @@
+"""Local training only: no client learns anything from another. The baseline that every method must beat.
+
+Loss: cross-entropy. What travels: nothing. Evaluation: largest logit.
+"""
+
+from torch.nn.functional import cross_entropy
+
+from fedsim.config import Section
+from fedsim.contract import Contract
+from fedsim.evaluation import count_correct
+from fedsim.methods import base
+from fedsim.methods.base import Metrics
+from fedsim.training import Batch, train_locally
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """There is nothing to choose."""
+
+
+def contract(config: Config) -> Contract:
+    return Contract()
+
+
+class Client(base.Client):
+    def evaluate(self) -> Metrics:
+        return count_correct(self.model, self.data.test, self.context.device)
+
+    def train(self, round: int) -> Metrics:
+        def loss(batch: Batch):
+            return cross_entropy(self.model(batch.inputs), batch.labels_B)
+
+        return {"loss": train_locally(self.context, round, loss)}
+
+
+class Server(base.Server):
+    """Has nothing to do."""

@@ -1,0 +1,1 @@
+"""What a run leaves behind: the folder, its tables, its pictures."""

@@ -1,0 +1,144 @@
+"""The run folder. It is enough to reproduce, resume or redraw a run.
+
+config.toml      the complete experiment
+metrics.csv      one row a round; the same bits for the same config and seed, however it was run
+clients.csv      one row a round and client, likewise
+timings.csv      where each client's time went (never the same twice)
+ledger.csv       every byte, by round, client, direction, message and payload
+events.jsonl     what happened, as it happened
+records/         arrays that a method's server recorded, one file a round
+final.safetensors  what the server would send next: the final global knowledge
+summary.json     the numbers of the closing table
+logs/, checkpoints/
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from fedsim.config import Experiment, build, read_toml, to_toml
+from fedsim.errors import UserError
+
+CLIENT_COLUMNS = ("round", "client", "correct", "tested", "loss")
+TIMING_COLUMNS = ("round", "client", "receive", "evaluate", "train", "upload", "save", "round_trip")
+
+
+class RunFolder:
+    """Writes a run's files as the run goes on."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, experiment: Experiment) -> "RunFolder":
+        """A new folder; one that exists is never written over."""
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise UserError(
+                f"the results folder {path} exists already; choose another with --out, or go on with --resume {path}"
+            ) from None
+        except OSError as error:
+            raise UserError(f"the results folder {path} cannot be made: {error.strerror}.") from None
+        (path / "config.toml").write_text(to_toml(experiment))
+        (path / "logs").mkdir()
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        if not (path / "config.toml").is_file():
+            raise UserError(f"{path} is not a run folder: it has no config.toml.")
+        return cls(path)
+
+    def experiment(self) -> Experiment:
+        return build([read_toml(self.path / "config.toml")])
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def add_metrics(self, row: Mapping[str, Any]) -> None:
+        """A row may bring columns that earlier rows did not have."""
+        path = self.path / "metrics.csv"
+        columns, rows = _read(path)
+        if set(row) <= set(columns):
+            _append(path, columns, [row])
+        else:
+            _rewrite(path, [*columns, *(name for name in row if name not in columns)], [*rows, row])
+
+    def add_client_metrics(self, round: int, metrics: Mapping[int, Mapping[str, float]]) -> None:
+        self._add("clients.csv", CLIENT_COLUMNS, round, metrics)
+
+    def add_timings(self, round: int, seconds: Mapping[int, Mapping[str, float]]) -> None:
+        self._add("timings.csv", TIMING_COLUMNS, round, seconds)
+
+    def add_records(self, round: int, records: Mapping[str, np.ndarray]) -> None:
+        if records:
+            folder = self.path / "records"
+            folder.mkdir(exist_ok=True)
+            save_file(_contiguous(records), folder / f"round-{round:06d}.safetensors")
+
+    def write_ledger(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if rows:
+            _rewrite(self.path / "ledger.csv", list(rows[0]), rows)
+
+    def write_final(self, arrays: Mapping[str, np.ndarray]) -> None:
+        save_file(_contiguous(arrays), self.path / "final.safetensors")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any] | None:
+        """None when the run did not get as far as writing one."""
+        path = self.path / "summary.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def forget_after(self, round: int) -> None:
+        """Before a run is resumed: drop all rows of rounds that will be played again."""
+        for name in ("metrics.csv", "clients.csv", "timings.csv"):
+            columns, rows = _read(self.path / name)
+            if columns:
+                _rewrite(self.path / name, columns, [row for row in rows if int(row["round"]) <= round])
+
+    def _add(
+        self, name: str, columns: Sequence[str], round: int, of_client: Mapping[int, Mapping[str, Any]]
+    ) -> None:
+        rows = [{"round": round, "client": client, **values} for client, values in sorted(of_client.items())]
+        _append(self.path / name, columns, rows)
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    if not path.exists():
+        return [], []
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        return list(reader.fieldnames or []), list(reader)
+
+
+def _append(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def _rewrite(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    temporary = path.with_name(f".{path.name}")
+    temporary.unlink(missing_ok=True)
+    _append(temporary, columns, rows)
+    temporary.rename(path)
+
+
+def _contiguous(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}

@@ -1,0 +1,90 @@
+"""The run's books: every message that the server sends or receives goes through here, then the kernel is asked."""
+
+from typing import Any
+
+from protocol.ledger import BEFORE_FIRST_ROUND, Amounts, Audit, Ledger, Receipt, framing_receipt
+from protocol.transport import ServerSocket
+
+NOBODY = -1
+"""The client of a message whose sender is not known."""
+
+PURPOSES = ("method", "evaluation", "setup", "control")
+
+
+class Accounts:
+    """A ledger that knows the round we are in."""
+
+    def __init__(self, socket: ServerSocket):
+        self.ledger = Ledger()
+        self.round = BEFORE_FIRST_ROUND
+        self._socket = socket
+        self._ended_early: set[int] = set()
+
+    def sent(self, receipt: Receipt, client: int, purpose: str) -> None:
+        self.ledger.record(receipt, round=self.round, client=client, direction="down", purpose=purpose)
+
+    def received(self, receipt: Receipt, client: int, purpose: str) -> None:
+        self.ledger.record(receipt, round=self.round, client=client, direction="up", purpose=purpose)
+
+    def note_ended_connections(self) -> None:
+        """Called before everybody is told to stop: whoever has hung up by now did so early."""
+        self._ended_early = {c.number for c in self._socket.connections.all if not c.is_open}
+
+    def audit(self) -> list[Audit]:
+        """Every client's connection beside the kernel's counters; adds handshakes and heartbeats to the ledger."""
+        audits = []
+        for connection in self._socket.connections.all:
+            if connection.client is None:
+                continue
+            audit = connection.audit(closed_early=connection.number in self._ended_early)
+            for (kind, direction), size in connection.framing_bytes(audit.num_heartbeats).items():
+                if size:
+                    self.ledger.record(
+                        framing_receipt(kind, size),
+                        round=BEFORE_FIRST_ROUND,
+                        client=connection.client,
+                        direction=direction,
+                        purpose="control",
+                    )
+            audits.append(audit)
+        return audits
+
+
+def traffic_summary(ledger: Ledger) -> dict[str, dict[str, dict[str, int]]]:
+    """{purpose: {direction: the four levels}}, with the sum of all purposes as `total`."""
+
+    def levels(amounts: Amounts) -> dict[str, int]:
+        return {
+            "elements": amounts.elements,
+            "payload_bytes": amounts.payload_bytes,
+            "message_bytes": amounts.message_bytes,
+            "wire_bytes": amounts.wire_bytes,
+        }
+
+    def both(**wanted: str) -> dict[str, dict[str, int]]:
+        return {way: levels(ledger.total(direction=way, **wanted)) for way in ("up", "down")}
+
+    return {**{purpose: both(purpose=purpose) for purpose in PURPOSES}, "total": both()}
+
+
+def audit_summary(audits: list[Audit]) -> dict[str, Any]:
+    """What the closing table says of the kernel check; every difference with its size."""
+    checked = [audit for audit in audits if audit.difference is not None]
+    differences = [
+        {
+            "connection": audit.connection,
+            "client": audit.client,
+            "sent_difference_bytes": audit.difference.sent,
+            "received_difference_bytes": audit.difference.received,
+            "ended_early": audit.closed_early,
+        }
+        for audit in checked
+        if audit.difference is not None and not audit.agrees
+    ]
+    return {
+        "connections": len(audits),
+        "checked": len(checked),
+        "agree": len(checked) - len(differences),
+        "heartbeats": sum(audit.num_heartbeats for audit in audits),
+        "differences": differences,
+    }

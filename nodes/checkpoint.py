@@ -1,0 +1,117 @@
+"""State on disk: safetensors and a small manifest, written under a temporary name, synced, then renamed.
+
+    checkpoints/manifest.json              names one round, the server's file and every client's file
+    checkpoints/server/round-000011.safetensors
+    checkpoints/client-00003/round-000011.safetensors
+
+A set of files counts only once the manifest names it, so a crash at any moment leaves the previous set whole.
+Each node keeps its two newest files: the manifest names one of them, whichever side of the crash it is on.
+Clients on other machines keep theirs in a folder of their own; the manifest then names rounds they know.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from fedsim.errors import UserError
+from fedsim.methods.base import State
+
+_KEPT_FILES = 2
+_ROUND_FILE = re.compile(r"round-(\d+)\.safetensors$")
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What makes a set of files a checkpoint."""
+
+    round: int
+    client_rounds: dict[str, int]
+    """Client id -> the round of its newest saved state."""
+    history: list[dict[str, Any]]
+    """The rows of metrics.csv so far."""
+    ledger: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class StateFiles:
+    """One node's saved states."""
+
+    folder: Path
+
+    def save(self, round: int, state: State) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # 0-d arrays come out of numpy scalars; safetensors wants contiguous memory.
+        arrays = {name: np.ascontiguousarray(array) for name, array in state.items()}
+        write_atomically(self._path(round), save(arrays))
+        for old in self._rounds()[:-_KEPT_FILES]:
+            self._path(old).unlink()
+
+    def load(self, round: int) -> State:
+        path = self._path(round)
+        try:
+            return dict(load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"the saved state {path} cannot be read: {error}.") from None
+
+    def _path(self, round: int) -> Path:
+        return self.folder / f"round-{round:06d}.safetensors"
+
+    def _rounds(self) -> list[int]:
+        matches = (_ROUND_FILE.match(path.name) for path in self.folder.iterdir())
+        return sorted(int(match.group(1)) for match in matches if match)
+
+
+class Checkpoints:
+    """The server's side of a run's checkpoints."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._server = StateFiles(folder / "server")
+
+    def save(self, manifest: Manifest, state: State) -> None:
+        """All clients have saved theirs already: the manifest makes the set valid."""
+        self._server.save(manifest.round, state)
+        write_atomically(self.folder / "manifest.json", msgspec.json.encode(manifest))
+
+    def load(self) -> tuple[Manifest, State] | None:
+        """The newest whole set, or None when the run never got as far as one."""
+        try:
+            text = (self.folder / "manifest.json").read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            manifest = msgspec.json.decode(text, type=Manifest)
+        except msgspec.MsgspecError as error:
+            raise UserError(f"{self.folder}/manifest.json is not a checkpoint manifest: {error}.") from None
+        return manifest, self._server.load(manifest.round)
+
+
+def client_files(folder: Path, client: int) -> StateFiles:
+    return StateFiles(folder / f"client-{client:05d}")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Either the old file or the whole new one is there, whenever the machine stops."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def dump_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(value, indent=2).encode())

@@ -1,0 +1,52 @@
+"""The command `fedsim`. Every module of this package is a subcommand; none is imported before it is asked for."""
+
+import importlib
+import pkgutil
+import sys
+
+import click
+
+from fedsim.errors import FedsimError
+from protocol.errors import ProtocolError
+
+
+class LazyGroup(click.Group):
+    """`fedsim --help` must not wait for torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{__name__}.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fedsim-htfl")
+def fedsim() -> None:
+    """Heterogeneous federated learning with real processes, real sockets and measured bytes."""
+
+
+def main() -> None:
+    run(fedsim)
+
+
+def run(command: click.Command) -> None:
+    """Run a command; a user's mistake is one sentence on standard error and a code, never a traceback."""
+    try:
+        sys.exit(command(standalone_mode=False) or 0)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (FedsimError, ProtocolError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(getattr(error, "exit_code", 1))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,168 @@
+"""`fedsim models`: which models there are, what they cost, and which client gets which."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from fedsim.errors import UserError
+
+if TYPE_CHECKING:
+    from fedsim.models.flops import Profile
+
+BILLION = 1e9
+CIFAR100 = ((3, 32, 32), 100)
+FASHION_MNIST = ((1, 28, 28), 10)
+SPIRAL = ((2,), 6)
+
+
+@click.group()
+def command() -> None:
+    """The models and groups of models that clients can have."""
+
+
+@command.command("list")
+def list_groups() -> None:
+    """List the published groups and the single models."""
+    from fedsim.models import groups
+
+    table = Table("group", "models", "client i gets model i mod X")
+    for name in groups.GROUPS:
+        entries = groups.entries(name)
+        table.add_row(name, str(len(entries)), ", ".join(entry.name for entry in entries))
+    console = Console()
+    console.print(table)
+    console.print(f"Groups of one: {', '.join(groups.MODELS)}.")
+    console.print("Your own: names separated by commas; CNN:256 has a hidden layer of 256 units in its head.")
+
+
+@command.command("show")
+@click.argument("group")
+@click.option("--dataset", help="Take the input size and the classes from this dataset.")
+@click.option("--input", "input_size", help="Input size instead, such as 3x32x32.")
+@click.option("--classes", type=click.IntRange(min=1), help="Number of classes.")
+@click.option("--feature-dim", type=click.IntRange(min=1), default=512, show_default=True, help="K.")
+@click.option(
+    "--feature-mapping", type=click.Choice(["published", "pool", "project"]), default="published",
+    show_default=True, help="How features become K.",
+)  # fmt: skip
+@click.option("--cifar-stem", is_flag=True, help="First convolution of 3×3 without stride, no pooling after.")
+@click.option("--clients", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "--flop-factor", type=float, default=4.0, show_default=True,
+    help="FLOPs of a training step over those of a forward pass.",
+)  # fmt: skip
+def show(
+    group: str,
+    dataset: str | None,
+    input_size: str | None,
+    classes: int | None,
+    feature_dim: int,
+    feature_mapping: Literal["published", "pool", "project"],
+    cifar_stem: bool,
+    clients: int,
+    flop_factor: float,
+) -> None:
+    """Show what the models of GROUP cost, who gets them, and the FLOPs of a round.
+
+    Without --dataset and --input the task is the one the group was published with: Fashion-MNIST for HtCNN8,
+    the spirals for MLP, CIFAR-100 for all others.
+    """
+    from fedsim.config import Model
+    from fedsim.models import flops
+
+    if dataset and input_size:
+        raise UserError("--dataset and --input both set the input size; give one of them.")
+    if dataset:
+        input_shape, num_classes = _dataset_task(dataset)
+    else:
+        input_shape, num_classes = _published_task(group)
+        input_shape = _parse_size(input_size) if input_size else input_shape
+    num_classes = classes or num_classes
+    config = Model(group=group, feature_dim=feature_dim, feature_mapping=feature_mapping, cifar_stem=cifar_stem)
+    profiles = flops.profile_group(config, input_shape, num_classes)
+
+    size = "x".join(map(str, input_shape))
+    console = Console()
+    console.print(_entries_table(f"{group} on {size}, {num_classes} classes", profiles, clients))
+    console.print(_round_table(profiles, input_shape, clients, flop_factor))
+
+
+def _entries_table(title: str, profiles: list[Profile], num_clients: int) -> Table:
+    table = Table(title=title)
+    for heading in ("model", "parameters", "forward FLOPs", "features", "head", "clients"):
+        table.add_column(heading, justify="right" if heading in ("parameters", "forward FLOPs") else "left")
+    for index, profile in enumerate(profiles):
+        table.add_row(
+            profile.name,
+            f"{profile.num_parameters:,}",
+            f"{profile.forward_flops:,}",
+            f"{profile.backbone_dim} → {profile.feature_dim}",
+            profile.head,
+            _client_list(range(index, num_clients, len(profiles))),
+        )
+    return table
+
+
+def _round_table(profiles: list[Profile], input_shape: tuple[int, ...], num_clients: int, factor: float) -> Table:
+    """FedTGP's Table 12: one sample per client, once as counted here and once from the paper's Table 8."""
+    from fedsim.models import flops
+
+    auxiliary = min(range(len(profiles)), key=lambda index: profiles[index].num_parameters)
+    columns = {"counted": [float(profile.forward_flops) for profile in profiles]}
+    names = [profile.name for profile in profiles]
+    if input_shape == flops.PUBLISHED_SHAPE and set(names) <= flops.PUBLISHED_FLOPS.keys():
+        columns["paper's Table 8"] = [flops.PUBLISHED_FLOPS[name] for name in names]
+
+    table = Table(title=f"FLOPs of a round in billions, one sample at each of {num_clients} clients")
+    table.add_column("")
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    rows: list[tuple[str, float, bool]] = [
+        ("forward passes", 1.0, False),
+        (f"× {factor:g}", factor, False),
+        (f"× {factor:g}, with {names[auxiliary]} as auxiliary (FML, FedKD)", factor, True),
+    ]
+    for label, times, with_auxiliary in rows:
+        cells = []
+        for forward in columns.values():
+            total = flops.round_flops(forward, num_clients, times)
+            if with_auxiliary:
+                total += flops.round_flops([forward[auxiliary]], num_clients, times)
+            cells.append(f"{total / BILLION:.3f}")
+        table.add_row(label, *cells)
+    return table
+
+
+def _dataset_task(name: str) -> tuple[tuple[int, ...], int]:
+    from fedsim.config import Data, Experiment
+    from fedsim.data import Federation
+
+    federation = Federation(Experiment(data=Data(dataset=name)))
+    return federation.input_shape, federation.num_classes
+
+
+def _published_task(group: str) -> tuple[tuple[int, ...], int]:
+    from fedsim.models import cnn, groups
+
+    models = {entry.model for entry in groups.entries(group)}
+    if models == {"MLP"}:
+        return SPIRAL
+    return FASHION_MNIST if models <= cnn.HTCNN8.keys() else CIFAR100
+
+
+def _parse_size(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*x[1-9]\d*)?", text):
+        raise UserError(f"--input wants channels x height x width such as 3x32x32, or one number, not {text!r}.")
+    return tuple(int(side) for side in text.split("x"))
+
+
+def _client_list(clients: range) -> str:
+    """All of them where they are few, else the first two, the last and how many."""
+    if len(clients) <= 4:
+        return ", ".join(map(str, clients)) or "none"
+    return f"{clients[0]}, {clients[1]}, … {clients[-1]} ({len(clients)})"

@@ -1,0 +1,175 @@
+"""`fedsim run`, which is also run_cluster.py: an experiment on this machine from one command."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from fedsim import config
+from fedsim.config import Experiment
+from fedsim.errors import UserError
+
+# Option -> where it goes in the config. Everything else is reached with --set section.key=value.
+_TARGETS = {
+    "method": ("method", "name"),
+    "dataset": ("data", "dataset"),
+    "data_dir": ("data", "data_dir"),
+    "partition": ("data", "partition"),
+    "beta": ("data", "beta"),
+    "classes_per_client": ("data", "classes_per_client"),
+    "clients": ("run", "clients"),
+    "rounds": ("run", "rounds"),
+    "participation": ("run", "participation"),
+    "seed": ("run", "seed"),
+    "model_group": ("model", "group"),
+    "feature_dim": ("model", "feature_dim"),
+    "batch_size": ("train", "batch_size"),
+    "local_epochs": ("train", "local_epochs"),
+    "lr": ("train", "lr"),
+    "slots": ("cluster", "slots"),
+    "checkpoint_every": ("cluster", "checkpoint_every"),
+}
+
+_EXAMPLES = """
+\b
+Examples:
+  fedsim run                                         FedTGP on digits, 10 clients
+  fedsim run --method fedproto --rounds 50 --seed 2
+  fedsim run --dataset fmnist --clients 20 --partition pathological
+  fedsim run --method fedtgp --set method.tau=10 --set train.shuffle=true
+  fedsim run --checkpoint-every 5 --out runs/long    later: fedsim run --resume runs/long
+"""
+
+
+def experiment_options(function: Any) -> Any:
+    """The options that say what is run; shared by every command that needs an experiment."""
+    options = [
+        click.option("--method", help="Name of a method, for example fedtgp."),
+        click.option("--dataset", help="Name of a data set, or a path."),
+        click.option("--data-dir", help="Where to look for data first."),
+        click.option("--clients", type=int, help="Number of clients."),
+        click.option("--rounds", type=int, help="Number of rounds."),
+        click.option("--participation", type=float, help="Share of the clients that train in a round."),
+        click.option("--partition", help="dirichlet, pathological or iid."),
+        click.option("--beta", type=float, help="Concentration of the Dirichlet partition."),
+        click.option("--classes-per-client", type=int, help="Of the pathological partition."),
+        click.option("--model-group", help="Group of models, or one model for everyone."),
+        click.option("--feature-dim", type=int, help="K, the size of a prototype."),
+        click.option("--batch-size", type=int),
+        click.option("--local-epochs", type=int),
+        click.option("--lr", type=float, help="Learning rate of the clients."),
+        click.option(
+            "--slots", type=int, help="Clients that train at once per host or GPU; 0: one per core or GPU."
+        ),
+        click.option("--seed", type=int, help="Same seed, same bits."),
+        click.option("--checkpoint-every", type=int, help="Rounds between checkpoints; 0: none."),
+        click.option("--preset", help="Start from a named experiment."),
+        click.option("--config", "config_file", type=Path, help="A TOML file, such as a run's config.toml."),
+        click.option(
+            "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Any option by its name."
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def build_experiment(
+    preset: str | None, config_file: Path | None, settings: tuple[str, ...], **options: Any
+) -> Experiment:
+    """Defaults < preset < file < command line."""
+    from nodes.presets import load_preset
+
+    layers: list[dict[str, Any]] = []
+    if preset:
+        layers.append(load_preset(preset))
+    if config_file:
+        layers.append(config.read_toml(config_file))
+    for name, (section, key) in _TARGETS.items():
+        if options.get(name) is not None:
+            layers.append({section: {key: options[name]}})
+    layers += [config.parse_setting(text) for text in settings]
+    return config.build(layers)
+
+
+@click.command(epilog=_EXAMPLES)
+@experiment_options
+@click.option("--out", type=Path, help="Results folder; by default runs/<method>-<data set>-<time>.")
+@click.option("--resume", type=Path, help="Go on with a run from its last checkpoint.")
+@click.option("--port", type=int, default=0, help="Port of the server; 0: any free one.")
+@click.option("--curve", is_flag=True, help="Encrypt and authenticate, as between machines.")
+@click.option("--in-process", is_flag=True, help="No processes, no sockets: the oracle.")
+@click.option("--quiet", is_flag=True, help="Only the summary.")
+@click.option(
+    "--print-commands", is_flag=True, help="Print how to start the same run by hand on several machines."
+)
+def command(
+    out: Path | None,
+    resume: Path | None,
+    port: int,
+    curve: bool,
+    in_process: bool,
+    quiet: bool,
+    print_commands: bool,
+    **options: Any,
+) -> int:
+    """Run an experiment: a server and its clients as processes of this machine.
+
+    Without options: FedTGP on digits with 10 heterogeneous clients, in about a minute.
+    """
+    if resume is None:
+        experiment = build_experiment(**options)
+    else:
+        _refuse_with_resume(out=out, **options)
+    if print_commands:
+        from nodes.launchers.commands import print_commands as print_them
+
+        return print_them(experiment, out or default_folder(experiment))
+
+    from fedsim.results.folder import RunFolder
+    from nodes import zygote
+    from nodes.display import make_display, print_summary
+    from nodes.inprocess import run_in_process
+    from nodes.launchers.local import LocalOptions, run_local
+
+    zygote.preload()
+    if resume is None:
+        _check(experiment)
+        folder = RunFolder.create(out or default_folder(experiment), experiment)
+    else:
+        folder = RunFolder.open(resume)
+        experiment = folder.experiment()
+
+    console = Console(highlight=False)
+    display = make_display(console, experiment.run.rounds, quiet=quiet)
+    if in_process:
+        code = run_in_process(folder, display.on_event)
+        display.close()
+    else:
+        address = f"tcp://127.0.0.1:{port or '*'}"
+        code = run_local(folder, display, LocalOptions(address, curve=curve, resume=resume is not None))
+    summary = folder.summary()
+    if summary is not None:
+        print_summary(console, summary, str(folder.path))
+    return code
+
+
+def default_folder(experiment: Experiment) -> Path:
+    dataset = Path(experiment.data.dataset).name
+    return Path("runs") / f"{experiment.method_name}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _check(experiment: Experiment) -> None:
+    """Before any process or folder exists."""
+    from fedsim import assembly
+
+    assembly.check(experiment)
+
+
+def _refuse_with_resume(**options: Any) -> None:
+    given = [name for name, value in options.items() if value not in (None, ())]
+    if given:
+        option = "--" + given[0].replace("_", "-").replace("settings", "set").replace("config-file", "config")
+        raise UserError(f"{option} cannot be given with --resume: the run goes on with its own config.toml.")

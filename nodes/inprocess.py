@@ -1,0 +1,65 @@
+"""The oracle: the same experiment in one process, without sockets. A cluster run gives the same bits."""
+
+import time
+
+import torch
+
+from fedsim import assembly
+from fedsim.data import Federation
+from fedsim.methods.base import Upload
+from fedsim.results.folder import RunFolder
+from nodes.border import where
+from nodes.conductor import Conductor, use_server_threads
+from nodes.events import EventLog, Watcher
+from nodes.server import results_summary
+from nodes.work import Report, carry_out
+
+
+def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
+    """Every client after the other, each message checked at the border as if it travelled."""
+    experiment = folder.experiment()
+    started = time.monotonic()
+    federation: Federation = assembly.check(experiment)
+    conductor = Conductor(experiment, federation, folder)
+    border, contract = conductor.border, conductor.border.contract
+    clients = [assembly.make_client(experiment, federation, i) for i in range(experiment.run.clients)]
+    sizes = {client: len(half.data.train) for client, half in enumerate(clients)}
+    events = EventLog(folder.path / "events.jsonl", watcher)
+    events.say("started", address="in process", resumed_from=None)
+
+    uploads = []
+    for client, half in enumerate(clients):
+        arrays = border.incoming(half.setup(), contract.setup_up, f"client {client}, set-up, up")
+        uploads.append(Upload(client, sizes[client], arrays))
+    setup = conductor.setup(uploads)
+    for client, half in enumerate(clients):
+        if contract.setup_down:
+            half.receive_setup(border.incoming(setup, contract.setup_down, f"client {client}, set-up, down"))
+
+    for round in range(conductor.last_round + 1):
+        plan, begun = conductor.plan(round), time.monotonic()
+        events.say("round_started", round=round, cohort=len(plan.cohort))
+        torch.set_num_threads(1)  # as in a client's process
+        reports = {}
+        for client in sorted([*plan.cohort, *plan.others]):
+            down = border.incoming(conductor.down, contract.down, where(client, round, "down"))
+            report = carry_out(clients[client], plan.order_for(client), down)
+            arrays = border.incoming(report.arrays, contract.up, where(client, round, "up"))
+            reports[client] = Report(report.metrics, report.seconds, arrays)
+        use_server_threads(experiment)
+        row = conductor.conclude(plan, reports, sizes)
+        folder.add_timings(round, {client: report.seconds for client, report in reports.items()})
+        events.say("round_finished", **row, seconds=time.monotonic() - begun)
+
+    if conductor.down:
+        folder.write_final(conductor.down)
+    summary = {
+        **results_summary(conductor),
+        "completed": True,
+        "reason": "the run is complete",
+        "seconds": time.monotonic() - started,
+    }
+    folder.write_summary(summary)
+    events.say("finished", summary=summary)
+    events.close()
+    return 0

@@ -1,0 +1,161 @@
+"""The server program.
+
+python -m nodes.server --config experiment.toml --bind tcp://0.0.0.0:5555 --keys keys/
+"""
+
+import ipaddress
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fedsim import assembly
+from fedsim.errors import UserError
+from fedsim.results.folder import RunFolder
+from nodes.accounts import audit_summary, traffic_summary
+from nodes.checkpoint import Checkpoints
+from nodes.conductor import Conductor, use_server_threads
+from nodes.coordinator import Coordinator, Outcome
+from nodes.events import EventLog, Watcher
+from protocol import keys
+from protocol.keys import KeyPair
+from protocol.limits import MEBIBYTE, Limits
+from protocol.transport import ServerSocket
+
+
+@dataclass(frozen=True)
+class Security:
+    """The server's own keys and who may join with which."""
+
+    keys: KeyPair
+    allowed: dict[str, int]
+
+
+def security_from(folder: Path) -> Security:
+    """The server's secret and the allow-list, both from one folder."""
+    return Security(keys.load_secret(folder, keys.SERVER), keys.load_allow_list(folder))
+
+
+def serve(
+    folder: RunFolder,
+    address: str,
+    *,
+    security: Security | None = None,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    on_bound: Callable[[str], None] = lambda address: None,
+) -> int:
+    """Run the experiment of a run folder to its end; returns the exit code."""
+    experiment = folder.experiment()
+    started = time.monotonic()
+    use_server_threads(experiment)
+    limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
+    socket = ServerSocket(
+        address,
+        limits=limits,
+        keys=security.keys if security else None,
+        allowed=security.allowed if security else None,
+    )
+    on_bound(socket.address)
+    events = EventLog(folder.path / "events.jsonl", watcher)
+    try:
+        conductor = Conductor(experiment, assembly.check(experiment), folder)
+        manifest = _restore(conductor, folder) if resume else None
+        coordinator = Coordinator(conductor, socket, events, manifest)
+        _stop_on_signals(coordinator)
+        events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)
+        outcome = coordinator.run()
+        summary = summarise(coordinator, outcome, time.monotonic() - started)
+        folder.write_summary(summary)
+        events.say("finished", summary=summary)
+    except Exception as error:
+        events.say("failed", reason=str(error) or type(error).__name__)
+        raise
+    finally:
+        events.close()
+        socket.close()
+    return 0 if outcome.completed and summary["audit_passed"] else 1
+
+
+def summarise(coordinator: Coordinator, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """The numbers of the closing table."""
+    conductor = coordinator.conductor
+    ready = [member.ready for member in coordinator.members.by_id.values() if member.ready]
+    audit = audit_summary(outcome.audits)
+    return {
+        **results_summary(conductor),
+        "completed": outcome.completed,
+        "reason": outcome.reason,
+        "seconds": seconds,
+        "start_seconds_max": max((item.start_seconds for item in ready), default=None),
+        "client_pss_bytes_mean": sum(item.pss_bytes for item in ready) / max(len(ready), 1),
+        "traffic": traffic_summary(coordinator.accounts.ledger),
+        "audit": audit,
+        "audit_passed": all(item["ended_early"] for item in audit["differences"]),
+    }
+
+
+def results_summary(conductor: Conductor) -> dict[str, Any]:
+    """What was learned: the papers report the best round."""
+    experiment = conductor.experiment
+    evaluated = [row for row in conductor.history if row["accuracy"] is not None]
+    best = max(evaluated, key=lambda row: float(row["accuracy"] or 0), default=None)
+    return {
+        "method": experiment.method_name,
+        "dataset": experiment.data.dataset,
+        "model_group": experiment.model.group,
+        "clients": experiment.run.clients,
+        "rounds": sum(1 for row in conductor.history if row["train_loss"] is not None),
+        "seed": experiment.run.seed,
+        "best_accuracy": best["accuracy"] if best else None,
+        "best_round": best["round"] if best else None,
+        "final_accuracy": evaluated[-1]["accuracy"] if evaluated else None,
+        "accuracy_by_round": {str(row["round"]): row["accuracy"] for row in evaluated},
+    }
+
+
+def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> None:
+    """Anyone who can reach a server without keys can join it: only this machine may, unless the user insists."""
+    host = urlsplit(address).hostname or ""
+    if has_keys or insecure or host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise UserError(
+        f"{address} can be reached from other machines and no keys are given; make keys with `fedsim keys new` "
+        "and pass --keys, or accept the risk with --insecure."
+    )
+
+
+def _restore(conductor: Conductor, folder: RunFolder) -> Any:
+    loaded = Checkpoints(folder.checkpoints).load()
+    folder.forget_after(loaded[0].round if loaded else -1)
+    if loaded is None:
+        return None
+    manifest, state = loaded
+    conductor.load_state(state, manifest.history)
+    return manifest
+
+
+def _stop_on_signals(coordinator: Coordinator) -> None:
+    def stop(number: int, frame: object) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM, or the launcher has died"
+        coordinator.stop_requested = f"the run was stopped ({name})"
+        logging.getLogger("server").warning("%s", coordinator.stop_requested)
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, stop)
+
+
+if __name__ == "__main__":
+    from nodes.cli.server import command
+
+    command()

@@ -1,0 +1,143 @@
+"""Message and arrays <-> frames: one msgpack header frame, then one raw little-endian frame per array.
+
+Arrays are not copied in either direction: frames share the arrays' memory on the way out, and decoded
+arrays are read-only views of the received frames. Whoever keeps a decoded array copies it (the border does).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import msgspec
+import numpy as np
+
+from protocol.errors import DecodeError, EncodeError, LimitExceeded, VersionMismatch
+from protocol.limits import DEFAULT_LIMITS, DTYPES, Limits
+from protocol.messages import VERSION, AnyMessage, ArraySpec, Message
+
+Buffer = bytes | memoryview
+Array = np.ndarray[Any, Any]
+
+_WIRE_NAMES = {np.dtype(numpy_name): name for name, numpy_name in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Arrays made ready to travel: encoded once, then shared by every message of a broadcast."""
+
+    specs: tuple[ArraySpec, ...] = ()
+    frames: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A message, its arrays by name (read-only views), and what the header said of them."""
+
+    message: AnyMessage
+    arrays: dict[str, Array] = field(default_factory=dict)
+    specs: tuple[ArraySpec, ...] = ()
+
+
+def pack(arrays: Mapping[str, Array], payloads: Mapping[str, str]) -> Parcel:
+    """Arrays with their payload kinds. The arrays must not be written to until they were sent."""
+    specs, frames = [], []
+    for name, array in arrays.items():
+        wire_name = _WIRE_NAMES.get(array.dtype)
+        if wire_name is None:
+            raise EncodeError(f"array {name!r} has dtype {array.dtype}; only {', '.join(DTYPES)} may travel")
+        contiguous = np.ascontiguousarray(array)
+        specs.append(ArraySpec(name, payloads[name], wire_name, array.shape))
+        # An empty array has no memory to view.
+        frames.append(contiguous.data.cast("B") if array.size else b"")
+    return Parcel(tuple(specs), tuple(frames))
+
+
+def encode(message: Message, parcel: Parcel = Parcel()) -> list[Buffer]:  # noqa: B008 (frozen)
+    """The frames of one message; the array frames are the parcel's own, not copies."""
+    header = {"v": VERSION, **msgspec.to_builtins(message)}
+    if parcel.specs:
+        header["arrays"] = [msgspec.to_builtins(spec) for spec in parcel.specs]
+    return [msgpack.packb(header), *parcel.frames]
+
+
+def decode(frames: Sequence[Buffer], limits: Limits = DEFAULT_LIMITS) -> Decoded:
+    """The inverse. Raises DecodeError, and nothing else, for anything that is not a message of ours."""
+    _check_lengths(frames, limits)
+    fields = _unpack_header(frames[0], limits)
+    version = fields.pop("v", None)
+    if type(version) is not int or version != VERSION:  # True == 1 == 1.0
+        # Only a number is repeated: the text of a hostile nest would exhaust the stack.
+        theirs = version if type(version) is int else f"({type(version).__name__})"
+        raise VersionMismatch(f"the peer speaks protocol version {theirs}, this side speaks {VERSION}")
+    try:
+        specs = msgspec.convert(fields.pop("arrays", []), tuple[ArraySpec, ...])
+        message: AnyMessage = msgspec.convert(fields, AnyMessage)
+    except msgspec.ValidationError as error:
+        raise DecodeError(f"header: {error}") from None
+    if len(specs) != len(frames) - 1:
+        raise DecodeError(f"header announces {len(specs)} arrays, {len(frames) - 1} frames came")
+    arrays = {spec.name: _view(spec, frame, limits) for spec, frame in zip(specs, frames[1:], strict=True)}
+    if len(arrays) != len(specs):
+        raise DecodeError("two arrays of one message have the same name")
+    return Decoded(message, arrays, specs)
+
+
+def _check_lengths(frames: Sequence[Buffer], limits: Limits) -> None:
+    if not frames:
+        raise DecodeError("no frames")
+    if len(frames) > 1 + limits.max_arrays:
+        raise LimitExceeded(f"{len(frames) - 1} arrays in one message, at most {limits.max_arrays}")
+    if len(frames[0]) > limits.max_header_bytes:
+        raise LimitExceeded(f"header of {len(frames[0])} bytes, at most {limits.max_header_bytes}")
+    if (total := sum(map(len, frames))) > limits.max_message_bytes:
+        raise LimitExceeded(f"message of {total} bytes, at most {limits.max_message_bytes}")
+
+
+def _unpack_header(header: Buffer, limits: Limits) -> dict[str, Any]:
+    try:
+        fields = msgpack.unpackb(
+            header,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=_unique,
+            max_array_len=limits.max_items,
+            max_map_len=limits.max_items,
+            max_str_len=limits.max_text_bytes,
+            max_bin_len=0,
+            max_ext_len=0,
+        )
+    # OverflowError comes out of malformed timestamps, which msgpack decodes before it looks at max_ext_len.
+    except (ValueError, OverflowError, RecursionError) as error:
+        # Its limits have no class of their own: "65 exceeds max_map_len(64)".
+        kind = LimitExceeded if "exceeds max_" in str(error) else DecodeError
+        raise kind(f"header is not msgpack within limits: {type(error).__name__}: {error}") from None
+    if not isinstance(fields, dict):
+        raise DecodeError(f"header is a {type(fields).__name__}, not a map")
+    return fields
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key appears twice in one map")
+    return fields
+
+
+def _view(spec: ArraySpec, frame: Buffer, limits: Limits) -> Array:
+    dtype = DTYPES.get(spec.dtype)
+    if dtype is None:
+        raise DecodeError(f"array {spec.name!r}: dtype {spec.dtype!r} may not travel")
+    if len(spec.shape) > limits.max_rank:
+        raise LimitExceeded(f"array {spec.name!r}: rank {len(spec.shape)}, at most {limits.max_rank}")
+    itemsize = np.dtype(dtype).itemsize
+    # An array without elements still has a shape, and numpy cannot hold every shape.
+    if math.prod(size or 1 for size in spec.shape) * itemsize > limits.max_frame_bytes:
+        raise LimitExceeded(f"array {spec.name!r}: shape {spec.shape}, at most {limits.max_frame_bytes} B")
+    expected = math.prod(spec.shape) * itemsize
+    if len(frame) != expected:
+        raise DecodeError(f"array {spec.name!r}: shape needs {expected} bytes, the frame has {len(frame)}")
+    array = np.frombuffer(frame, dtype).reshape(spec.shape)
+    array.flags.writeable = False
+    return array

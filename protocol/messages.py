@@ -1,0 +1,112 @@
+"""The closed table of messages. Everything that travels is one of these, with its arrays beside it.
+
+    client                         server
+      │  Hello ───────────────────►  │   who I am, where I run
+      │  ◄─────────────── Welcome    │   the experiment; which checkpoint to restore   (or Refusal)
+      │  Ready ───────────────────►  │   data and model are loaded; set-up arrays
+      │  ◄───────────────── Setup    │   set-up arrays, once, when the method has any
+      │  ◄────────────────── Work    │   what came down; evaluate? train? save?
+      │  Result ──────────────────►  │   metrics; what goes up                         (or Failure)
+      │  ◄────────────────── Stop    │   the run is over, or why it ended early
+
+Fields are short because they are paid for in every round; `docs/wire.md` describes them to the byte.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+VERSION = 1
+
+ClientId = Annotated[int, Meta(ge=0, lt=1_000_000)]
+RoundNumber = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Name = Annotated[str, Meta(max_length=64)]
+RunId = Annotated[str, Meta(max_length=32)]
+Text = Annotated[str, Meta(max_length=2000)]
+Size = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Amount = Annotated[float, Meta(ge=0)]
+
+
+class ArraySpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the frame behind the header holds: `["prototypes", "prototypes", "f4", [100, 512]]`."""
+
+    name: Name
+    payload: Name
+    dtype: Name
+    shape: tuple[Size, ...]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of the table."""
+
+
+class Hello(Message, tag="hello", frozen=True, kw_only=True):
+    client: ClientId
+    place: Name
+    """Host, and GPU where there is one: clients of one place share its training slots."""
+    slots: Annotated[int, Meta(ge=1, le=4096)]
+
+
+class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
+    """Carries the experiment as one array of JSON text."""
+
+    run: RunId
+    restore: Annotated[int, Meta(ge=-1, lt=1 << 31)]
+    """The round whose saved state the client takes up; -1 for a fresh start."""
+
+
+class Refusal(Message, tag="refusal", frozen=True, kw_only=True):
+    reason: Text
+
+
+class Ready(Message, tag="ready", frozen=True, kw_only=True):
+    run: RunId
+    num_train: Size
+    num_test: Size
+    num_parameters: Annotated[int, Meta(ge=0)]
+    start_seconds: Amount
+    pss_bytes: Annotated[int, Meta(ge=0)]
+
+
+class Setup(Message, tag="setup", frozen=True, kw_only=True):
+    run: RunId
+
+
+class Work(Message, tag="work", frozen=True, kw_only=True):
+    run: RunId
+    round: RoundNumber
+    attempt: Size
+    slot: Size
+    """Which of the place's slots is ours for this work; on a CPU, which core."""
+    train: bool
+    evaluate: bool
+    save: bool
+
+
+class Result(Message, tag="result", frozen=True, kw_only=True):
+    run: RunId
+    round: RoundNumber
+    attempt: Size
+    metrics: dict[Name, float]
+    seconds: dict[Name, float]
+
+
+class Failure(Message, tag="failure", frozen=True, kw_only=True):
+    """The client's own code failed; the run cannot be trusted any more."""
+
+    run: RunId
+    round: RoundNumber
+    error: Text
+
+
+class Stop(Message, tag="stop", frozen=True, kw_only=True):
+    reason: Text
+
+
+AnyMessage = Hello | Welcome | Refusal | Ready | Setup | Work | Result | Failure | Stop
+
+
+def kind_of(message: Message) -> str:
+    """The message's name in headers and in the ledger."""
+    return str(message.__struct_config__.tag)

@@ -1,0 +1,213 @@
+"""Real peers for the tests of the wire: forked processes that do what they are told, under a deadline.
+
+A process must not be forked while a ServerSocket with keys exists: the child would inherit the lock of an
+authenticator thread that does not run in it. So a test first calls `spawn`, then `serve`.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from protocol.codec import Decoded, pack
+from protocol.connections import Connection
+from protocol.messages import Message
+from protocol.transport import ClientSocket, Event, ServerSocket
+
+DEADLINE_SECONDS = 20.0
+
+
+class Remote:
+    """What runs in the forked process; every method is called through a `Peer`."""
+
+    client: ClientSocket
+    raw: "zmq.Socket[bytes]"
+
+    def connect(self, address: str, client: int, **options: Any) -> bytes:
+        self.client = ClientSocket(address, client, **options)
+        return self.client._socket.identity
+
+    def send(self, message: Message, arrays: dict[str, np.ndarray] | None = None) -> None:
+        arrays = arrays or {}
+        self.client.send(message, pack(arrays, dict.fromkeys(arrays, "prototypes")))
+
+    def receive(self) -> tuple[Message, dict[str, np.ndarray]]:
+        """The next message; its arrays are copied because they travel on through a pipe."""
+        end = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < end:
+            decoded: Decoded | None = self.client.receive(0.2)
+            if decoded is not None:
+                return decoded.message, {name: array.copy() for name, array in decoded.arrays.items()}
+        raise TimeoutError("no message came")
+
+    def wait_for_connects(self, count: int) -> None:
+        end = time.monotonic() + DEADLINE_SECONDS
+        while self.client.num_connects < count:
+            assert self.client.receive(0.05) is None, "a message came that the test did not expect"
+            assert time.monotonic() < end, f"{self.client.num_connects} connects"
+
+    def cut(self, address: str) -> None:
+        """End the TCP connection as a broken network would, without telling ZeroMQ."""
+        port = int(address.rpartition(":")[2])
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            try:
+                borrowed = socket.socket(fileno=fd)
+            except OSError:
+                continue
+            try:
+                if borrowed.family == socket.AF_INET and borrowed.getpeername()[1] == port:
+                    borrowed.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+            finally:
+                borrowed.detach()
+
+    def close(self) -> None:
+        self.client.close()
+
+    def connect_raw(self, address: str, identity: bytes) -> None:
+        """A DEALER that speaks ZeroMQ, but not our messages."""
+        self.raw = zmq.Context().socket(zmq.DEALER)
+        self.raw.linger = 0
+        self.raw.identity = identity
+        self.raw.connect(address)
+
+    def send_raw(self, frames: list[bytes]) -> None:
+        self.raw.send_multipart(frames)
+
+
+def _obey(pipe: Any, parents_end: Any) -> None:
+    parents_end.close()  # so that the pipe ends, and with it this process, when the parent dies
+    remote = Remote()
+    while True:
+        try:
+            name, args, options = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((getattr(remote, name)(*args, **options), None))
+        except Exception as error:
+            pipe.send((None, error))
+
+
+class Peer:
+    """The handle of a forked process. `peer.connect(...)` runs `Remote.connect(...)` over there."""
+
+    def __init__(self) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._pipe, theirs = fork.Pipe()
+        self.process = fork.Process(target=_obey, args=(theirs, self._pipe), daemon=True)
+        with warnings.catch_warnings():
+            # Newer Pythons warn of threads at a fork; numpy's are idle and the child does no linear algebra.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process.start()
+        theirs.close()
+
+    def start(self, name: str, *args: Any, **options: Any) -> None:
+        self._pipe.send((name, args, options))
+
+    def result(self) -> Any:
+        assert self._pipe.poll(DEADLINE_SECONDS + 5), "the peer does not answer"
+        value, error = self._pipe.recv()
+        if error is not None:
+            raise error
+        return value
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not hasattr(Remote, name):
+            raise AttributeError(name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            self.start(name, *args, **options)
+            return self.result()
+
+        return call
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid or 0, number)
+
+    def kill(self) -> None:
+        self.process.kill()  # also ends a stopped process
+        self.process.join(DEADLINE_SECONDS)
+        assert self.process.exitcode is not None, "the peer survived SIGKILL"
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[[], Peer]]:
+    peers: list[Peer] = []
+
+    def start() -> Peer:
+        peers.append(Peer())
+        return peers[-1]
+
+    try:
+        yield start
+    finally:
+        for peer in peers:
+            peer.kill()
+            peer._pipe.close()
+            peer.process.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ServerSocket]]:
+    servers: list[ServerSocket] = []
+
+    def start(address: str = "tcp://127.0.0.1:*", **options: Any) -> ServerSocket:
+        servers.append(ServerSocket(address, **options))
+        return servers[-1]
+
+    try:
+        yield start
+    finally:
+        for server in servers:
+            server.close()
+
+
+@pytest.fixture
+def collect() -> Callable[[ServerSocket, int], list[Event]]:
+    """`collect(server, 3)`: the next events, at least three of them."""
+
+    def take(server: ServerSocket, count: int) -> list[Event]:
+        events: list[Event] = []
+        end = time.monotonic() + DEADLINE_SECONDS
+        while len(events) < count and time.monotonic() < end:
+            events += server.events(0.1)
+        assert len(events) >= count, f"only {events} came"
+        return events
+
+    return take
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], Any]], None]:
+    """`until(condition)`: wait for what another process or the I/O thread does."""
+
+    def wait(condition: Callable[[], Any]) -> None:
+        end = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            assert time.monotonic() < end, "the condition never came true"
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def settle() -> Callable[[ServerSocket, Connection], None]:
+    """`settle(server, connection)`: our count and the kernel's agree as soon as the I/O thread is idle."""
+
+    def wait(server: ServerSocket, connection: Connection) -> None:
+        end = time.monotonic() + DEADLINE_SECONDS
+        while not connection.audit().agrees:
+            assert not list(server.events(0.01)), "a message came that the test did not expect"
+            assert time.monotonic() < end, f"{connection.audit()} never agreed"
+
+    return wait
