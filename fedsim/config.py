@@ -4,10 +4,11 @@ Layers, later ones win: defaults < preset < file < command line. `Experiment` is
 into `config.toml` and to every client; loading that file again gives the same experiment.
 """
 
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import tomli_w
@@ -19,8 +20,9 @@ from fedsim.errors import UnknownName, UserError
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
-NonNegative = Annotated[float, Meta(ge=0)]
-AboveZero = Annotated[float, Meta(gt=0)]
+# Finite, because the experiment travels as JSON, which has no infinity.
+NonNegative = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+AboveZero = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,7 +151,11 @@ def build(layers: Iterable[Mapping[str, Any]]) -> Experiment:
     merged: dict[str, Any] = {}
     for layer in layers:
         _merge(merged, layer)
-    merged.setdefault("method", {}).setdefault("name", "fedtgp")
+    method = merged.setdefault("method", {})
+    if not isinstance(method, dict) or not isinstance(method.setdefault("name", "fedtgp"), str):
+        raise UserError(
+            f'method = {method!r} is not valid: write a section with its name, such as name = "fedtgp".'
+        )
     experiment: Experiment = _convert(merged, Experiment, "")
     # All method options are written out, so that config.toml says what ran even after defaults change.
     options = msgspec.to_builtins(experiment.method_config())
@@ -208,6 +214,8 @@ def _convert(values: Mapping[str, Any], kind: type, path: str) -> Any:
         reason, _, place = str(error).partition(" - at `$")
         where = (path + place.rstrip("`")).strip(".")
         given = _look_up(values, place.rstrip("`").strip("."))
+        if isinstance(given, str) and (choices := _choices(kind, place.rstrip("`").strip("."))):
+            raise UnknownName(where, given, choices) from None
         raise UserError(f"{where} = {given!r} is not valid: {reason.replace('`', '').lower()}.") from None
 
 
@@ -215,11 +223,17 @@ def _check_names(values: Mapping[str, Any], kind: type, path: str) -> None:
     fields = {item.name: item.type for item in msgspec.structs.fields(kind)}
     for key, value in values.items():
         if key not in fields:
-            raise UnknownName(
-                "option", f"{path}.{key}".strip("."), [f"{path}.{f}".strip(".") for f in fields]
-            )
+            raise UnknownName("option", f"{path}.{key}".strip("."), [f"{path}.{f}".strip(".") for f in fields])
         if isinstance(value, Mapping) and isinstance(fields[key], type) and issubclass(fields[key], Section):
             _check_names(value, fields[key], f"{path}.{key}".strip("."))
+
+
+def _choices(kind: type, path: str) -> list[str]:
+    """The words that an option allows; none where it is not an option of words."""
+    for key in path.split("."):
+        fields = {item.name: item.type for item in msgspec.structs.fields(kind)}
+        kind = fields.get(key, object)
+    return list(get_args(kind)) if get_origin(kind) is Literal else []
 
 
 def _look_up(values: Any, path: str) -> Any:

@@ -40,14 +40,15 @@ class Field:
     dtype: str = "float32"
 
     def bind(self, shape: tuple[int, ...], letters: dict[str, int]) -> str | None:
-        """Match a real shape; free letters met for the first time are added. Returns what is wrong, if anything."""
+        """Match a real shape; free letters met for the first time are added. Returns what is wrong, if any."""
         words = self.shape.split()
         if len(words) != len(shape):
             return f"has {len(shape)} dimensions, declared {len(words)} ({self.shape})"
         for word, size in zip(words, shape, strict=True):
             expected = int(word) if word.isdigit() else letters.setdefault(word, size)
             if expected != size:
-                return f"has shape {shape}, declared ({self.shape}) with {word} = {expected}"
+                meaning = "" if word.isdigit() else f" with {word} = {expected}"
+                return f"has shape {shape}, declared ({self.shape}){meaning}"
         return None
 
     def elements(self, shape: tuple[int, ...]) -> int:

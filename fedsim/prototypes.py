@@ -10,7 +10,7 @@ Dimensions: B batch, C classes, K features, n classes held, N prototypes uploade
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -258,7 +258,7 @@ class Combined:
     records: Arrays = field(default_factory=dict)
 
 
-class PrototypeServer(Server):
+class PrototypeServer(Server, ABC):
     """Turns all uploaded prototypes into global ones; a method says how in `combine`."""
 
     sends_all_classes = False

@@ -48,8 +48,8 @@ class StateFiles:
 
     def save(self, round: int, state: State) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        # 0-d arrays come out of numpy scalars; safetensors wants contiguous memory.
-        arrays = {name: np.ascontiguousarray(array) for name, array in state.items()}
+        # safetensors wants contiguous memory; np.ascontiguousarray would make a vector of a 0-d array.
+        arrays = {name: np.asarray(array, order="C") for name, array in state.items()}
         write_atomically(self._path(round), save(arrays))
         for old in self._rounds()[:-_KEPT_FILES]:
             self._path(old).unlink()

@@ -51,6 +51,8 @@ class Conductor:
         self.down: Arrays = {}
         self.history: list[Row] = []
         self.server_seconds = 0.0
+        self.is_learning = False
+        """True inside the server's own step, which may take minutes and can be thrown away at any moment."""
         self._streams = Streams(experiment.run.seed)
 
     @property
@@ -85,7 +87,11 @@ class Conductor:
                 if client in plan.cohort
             ]
             started = time.perf_counter()
-            step = self.server.aggregate(round, uploads)
+            self.is_learning = True
+            try:
+                step = self.server.aggregate(round, uploads)
+            finally:
+                self.is_learning = False
             self.server_seconds = time.perf_counter() - started
             self.down, metrics = step.down, step.metrics
             self.folder.add_records(round, step.records)

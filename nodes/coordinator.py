@@ -4,6 +4,7 @@ Messages are handled by `on_<message>`. Who is asked when is decided by `rounds.
 `conductor.Conductor`, and every byte is booked in `accounts.Accounts`.
 """
 
+import contextlib
 import logging
 import secrets
 import time
@@ -61,8 +62,7 @@ class Coordinator:
         self.events = events
         self.accounts = Accounts(socket)
         self.members = Members(self.experiment.run.clients)
-        self.stop_requested: str | None = None
-        """Set from outside (a signal) to end the run after what is being done now."""
+        self._stop_requested: str | None = None
         self._socket = socket
         self._run = secrets.token_hex(4)
         self._welcome = experiment_parcel(self.experiment)
@@ -96,6 +96,12 @@ class Coordinator:
         if self.conductor.down:
             self.conductor.folder.write_final(self.conductor.down)
         return outcome
+
+    def request_stop(self, reason: str) -> None:
+        """From a signal handler: the run ends at the next safe point, and at once inside the server's step."""
+        self._stop_requested = reason
+        if self.conductor.is_learning:
+            raise RunStopped(reason)
 
     def _gather(self) -> None:
         """Wait for all clients; then the method's set-up, once."""
@@ -157,6 +163,7 @@ class Coordinator:
                 f"cluster.quorum = {cluster.quorum:g} of {len(plan.cohort)} is needed ({gone})."
             )
         collected = time.monotonic()
+        self.events.say("collected", round=plan.order.round, train=plan.order.train)
         sizes = {client: self._size(client) for client in self._reports}
         row = self.conductor.conclude(plan, self._reports, sizes)
         self.conductor.folder.add_timings(
@@ -240,8 +247,8 @@ class Coordinator:
                     self._on_rejected(event)
                 case Lost(route=route):
                     self._on_lost(route)
-        if self.stop_requested and not self._goodbye:
-            raise RunStopped(self.stop_requested)
+        if self._stop_requested and not self._goodbye:
+            raise RunStopped(self._stop_requested)
 
     def _on_message(self, arrived: Arrived) -> None:
         message = arrived.decoded.message
@@ -270,8 +277,7 @@ class Coordinator:
         member = self.members.admit(hello, arrived, old_is_open=old is not None and old.is_open)
         if isinstance(member, str):
             self.accounts.received(arrived.receipt, NOBODY, "control")
-            self.events.say("refused", reason=member)
-            self._socket.send(arrived.route, messages.Refusal(reason=member))
+            self._refuse(arrived.route, NOBODY, member)
             return
         arrived.connection.client = member.client
         self.accounts.received(arrived.receipt, member.client, "control")
@@ -282,8 +288,7 @@ class Coordinator:
             member.saved_round = self._resumed.client_rounds.get(str(member.client), -1)
         if self.accounts.round >= 0 and member.saved_round < 0:
             reason = f"client {member.client} has no saved state to go on with; use --checkpoint-every."
-            self._socket.send(arrived.route, messages.Refusal(reason=reason))
-            self.events.say("refused", reason=reason)
+            self._refuse(arrived.route, member.client, reason)
             return
         welcome = messages.Welcome(run=self._run, restore=member.saved_round)
         self._send(member, welcome, self._welcome)
@@ -386,6 +391,13 @@ class Coordinator:
             return False
         self.accounts.sent(receipt, member.client, purpose)
         return True
+
+    def _refuse(self, route: bytes, client: int, reason: str) -> None:
+        """Tell a peer that it may not join, unless it has gone already."""
+        self.events.say("refused", reason=reason)
+        with contextlib.suppress(PeerUnreachable):
+            receipt = self._socket.send(route, messages.Refusal(reason=reason))
+            self.accounts.sent(receipt, client, "control")
 
     def _size(self, client: int) -> int:
         ready = self.members.by_id[client].ready

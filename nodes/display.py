@@ -55,7 +55,7 @@ class LiveView(Quiet):
         super().__init__(console)
         self._training: set[int] = set()
         self._started = time.monotonic()
-        self._last = ""
+        self._status = "waiting for clients"
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -66,9 +66,10 @@ class LiveView(Quiet):
         )
         self._task: TaskID = self._progress.add_task("joining", total=num_rounds, left="")
         self._live = Live(self._view(), console=console, refresh_per_second=8, transient=True)
-        self._live.start()
 
     def on_event(self, event: Event) -> None:
+        # Not before the first event: by then all processes are forked, and a thread that draws cannot hurt them.
+        self._live.start()
         super().on_event(event)
         match event["event"]:
             case "joined":
@@ -78,9 +79,13 @@ class LiveView(Quiet):
                 self._training.add(event["client"])
             case "answered" | "lost" | "left_out":
                 self._training.discard(event["client"])
+            case "collected" if event["train"]:
+                self._status = "the server is learning"
             case "round_finished":
-                self._last = round_line(event)
+                self._live.console.print(round_line(event), soft_wrap=True)
                 self._on_round(event)
+        if self._training:
+            self._status = f"training: {' '.join(map(str, sorted(self._training)))}"
         self._live.update(self._view())
 
     def close(self) -> None:
@@ -94,8 +99,7 @@ class LiveView(Quiet):
         self._progress.update(self._task, completed=min(done, total), left=left)
 
     def _view(self) -> RenderableType:
-        names = " ".join(map(str, sorted(self._training))) or "–"
-        return Group(self._progress, Text(f"  training: {names}", style="dim"), Text(f"  {self._last}"))
+        return Group(self._progress, Text(f"  {self._status}", style="dim"))
 
 
 def make_display(console: Console, num_rounds: int, *, quiet: bool) -> Display:
@@ -156,10 +160,13 @@ def print_summary(console: Console, summary: dict[str, Any], folder: str) -> Non
             console.print(Text(_difference_line(difference), style="red"), soft_wrap=True)
     if not summary["completed"]:
         console.print(Text(f"stopped early: {summary['reason']}", style="red"), soft_wrap=True)
-    console.print(f"{summary['seconds']:.1f} s; results in {folder}", soft_wrap=True)
+    # As text: rich would take a folder's square brackets for a style.
+    console.print(Text(f"{summary['seconds']:.1f} s; results in {folder}"), soft_wrap=True)
 
 
 def audit_line(audit: dict[str, Any]) -> str:
+    if not audit["connections"]:
+        return "no client ever joined, so there is nothing to reconcile"
     if not audit["checked"]:
         return "not reconciled: this platform has no TCP byte counters"
     return (

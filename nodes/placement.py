@@ -5,6 +5,7 @@ start; a GPU is a place with its own slots. Without, all clients of a host share
 cores: a client is pinned to the core of the slot it was given for as long as it works there.
 """
 
+import itertools
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,9 @@ def place_client(client: int, *, host: str, gpus: Sequence[str], cores: Sequence
 def visible_gpus(environment: dict[str, str]) -> list[str]:
     """The GPUs of this host, found without initialising CUDA, which would break every later fork."""
     if (listed := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [gpu.strip() for gpu in listed.split(",") if gpu.strip()]
+        named = (gpu.strip() for gpu in listed.split(",") if gpu.strip())
+        # As CUDA reads it: the list ends before the first device that cannot exist, so "-1" hides them all.
+        return list(itertools.takewhile(lambda gpu: not gpu.startswith("-"), named))
     try:
         output = subprocess.run(
             ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],

@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from fractions import Fraction
 
 
 class State(Enum):
@@ -87,7 +88,8 @@ class Round:
         self._cohort = frozenset(cohort)
         self._places = places
         self._timing = timing
-        self._needed = math.ceil(quorum * len(self._cohort))
+        # As written: in binary 0.07 × 100 is a little more than 7, and 8 would be asked for.
+        self._needed = math.ceil(Fraction(str(quorum)) * len(self._cohort))
         self._missing: dict[int, str] = {}
         self._busy: dict[str, set[int]] = {}
         self._clients: dict[int, _Progress] = {}

@@ -26,6 +26,8 @@ from protocol.keys import KeyPair
 from protocol.limits import MEBIBYTE, Limits
 from protocol.transport import ServerSocket
 
+_LAST_WORDS_SECONDS = 20
+
 
 @dataclass(frozen=True)
 class Security:
@@ -147,8 +149,9 @@ def _restore(conductor: Conductor, folder: RunFolder) -> Any:
 def _stop_on_signals(coordinator: Coordinator) -> None:
     def stop(number: int, frame: object) -> None:
         name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM, or the launcher has died"
-        coordinator.stop_requested = f"the run was stopped ({name})"
-        logging.getLogger("server").warning("%s", coordinator.stop_requested)
+        logging.getLogger("server").warning("stopping: %s", name)
+        signal.alarm(_LAST_WORDS_SECONDS)  # kills us if the results so far take longer than this to write
+        coordinator.request_stop(f"the run was stopped ({name})")
 
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

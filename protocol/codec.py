@@ -20,7 +20,15 @@ from protocol.messages import VERSION, AnyMessage, ArraySpec, Message
 Buffer = bytes | memoryview
 Array = np.ndarray[Any, Any]
 
-_WIRE_NAMES = {np.dtype(numpy_name): name for name, numpy_name in DTYPES.items()}
+_NUMPY_TYPES = {name: np.dtype(numpy_name) for name, numpy_name in DTYPES.items()}
+_WIRE_NAMES = {numpy_type: name for name, numpy_type in _NUMPY_TYPES.items()}
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What a header holds. msgspec prepares the types of a class once, those of a bare union for every message."""
+
+    message: AnyMessage
+    arrays: tuple[ArraySpec, ...]
 
 
 @dataclass(frozen=True)
@@ -72,16 +80,17 @@ def decode(frames: Sequence[Buffer], limits: Limits = DEFAULT_LIMITS) -> Decoded
         theirs = version if type(version) is int else f"({type(version).__name__})"
         raise VersionMismatch(f"the peer speaks protocol version {theirs}, this side speaks {VERSION}")
     try:
-        specs = msgspec.convert(fields.pop("arrays", []), tuple[ArraySpec, ...])
-        message: AnyMessage = msgspec.convert(fields, AnyMessage)
+        header = msgspec.convert({"arrays": fields.pop("arrays", []), "message": fields}, _Header)
     except msgspec.ValidationError as error:
-        raise DecodeError(f"header: {error}") from None
+        where = str(error).replace("$.message", "$")  # the fields of a message are the header's own
+        raise DecodeError(f"header: {where}") from None
+    specs = header.arrays
     if len(specs) != len(frames) - 1:
         raise DecodeError(f"header announces {len(specs)} arrays, {len(frames) - 1} frames came")
     arrays = {spec.name: _view(spec, frame, limits) for spec, frame in zip(specs, frames[1:], strict=True)}
     if len(arrays) != len(specs):
         raise DecodeError("two arrays of one message have the same name")
-    return Decoded(message, arrays, specs)
+    return Decoded(header.message, arrays, specs)
 
 
 def _check_lengths(frames: Sequence[Buffer], limits: Limits) -> None:
@@ -126,16 +135,15 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _view(spec: ArraySpec, frame: Buffer, limits: Limits) -> Array:
-    dtype = DTYPES.get(spec.dtype)
+    dtype = _NUMPY_TYPES.get(spec.dtype)
     if dtype is None:
         raise DecodeError(f"array {spec.name!r}: dtype {spec.dtype!r} may not travel")
     if len(spec.shape) > limits.max_rank:
         raise LimitExceeded(f"array {spec.name!r}: rank {len(spec.shape)}, at most {limits.max_rank}")
-    itemsize = np.dtype(dtype).itemsize
     # An array without elements still has a shape, and numpy cannot hold every shape.
-    if math.prod(size or 1 for size in spec.shape) * itemsize > limits.max_frame_bytes:
+    if math.prod(size or 1 for size in spec.shape) * dtype.itemsize > limits.max_frame_bytes:
         raise LimitExceeded(f"array {spec.name!r}: shape {spec.shape}, at most {limits.max_frame_bytes} B")
-    expected = math.prod(spec.shape) * itemsize
+    expected = math.prod(spec.shape) * dtype.itemsize
     if len(frame) != expected:
         raise DecodeError(f"array {spec.name!r}: shape needs {expected} bytes, the frame has {len(frame)}")
     array = np.frombuffer(frame, dtype).reshape(spec.shape)

@@ -21,6 +21,7 @@ from protocol.keys import KeyPair
 from protocol.ledger import Receipt, receipt_of
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.messages import Message, kind_of
+from protocol.wire import CURVE_OVERHEAD
 
 _QUEUED_MESSAGES = 64  # a peer has one request under way; a longer queue only hides a peer that does not read
 _LINGER_MS = 1000  # long enough to hand over a Stop, short enough not to hang on a dead peer
@@ -76,7 +77,7 @@ class ServerSocket:
         self._allowed = dict(allowed or {})
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        _set_common_options(self._socket, limits)
+        _set_common_options(self._socket, limits, curve=self.curve)
         self._socket.router_mandatory = True  # an unknown peer is an error, not a silent loss
         self._socket.router_handover = True  # the same process reconnecting takes its route back
         self._socket.backlog = 1024
@@ -108,13 +109,16 @@ class ServerSocket:
     def send(self, route: bytes, message: Message, parcel: Parcel = Parcel()) -> Receipt:  # noqa: B008
         """Hand a message over without waiting. Raises PeerUnreachable when it cannot be."""
         frames = encode(message, parcel)
+        connection = self.connections.of_route(route)
+        if connection is not None and connection.ended:  # ZeroMQ may not have noticed yet
+            raise PeerUnreachable(f"{route.decode(errors='replace')}: the connection has closed")
         try:
             # Large frames are not copied; pyzmq copies small ones because that is faster.
             self._socket.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             raise PeerUnreachable(f"{route.decode(errors='replace')}: {error.strerror}") from None
         receipt = receipt_of(kind_of(message), list(map(len, frames)), parcel.specs, curve=self.curve)
-        if (connection := self.connections.of_route(route)) is not None:
+        if connection is not None:
             connection.sent_bytes += receipt.wire_bytes
         return receipt
 
@@ -167,10 +171,9 @@ class ClientSocket:
         self.num_connects = 0
         self.connected = False
         self._limits = limits
-        self._protocol_failures = 0
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        _set_common_options(self._socket, limits)
+        _set_common_options(self._socket, limits, curve=keys is not None)
         self._socket.identity = f"{client}.{secrets.token_hex(8)}".encode()
         self._socket.reconnect_ivl = 100
         self._socket.reconnect_ivl_max = 2000  # back off, but notice a restarted server soon
@@ -204,18 +207,25 @@ class ClientSocket:
 
     def receive(self, timeout_seconds: float) -> Decoded | None:
         """The next message, or None when none came in time. AdmissionRefused: joining is hopeless."""
-        self._poller.poll(max(0, round(timeout_seconds * 1000)))
-        self._watch()
-        try:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
+        ready = dict(self._poller.poll(max(0, round(timeout_seconds * 1000))))
+        if self._monitor in ready:
+            self._watch()
+        if self._socket not in ready:
             return None
+        frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         return decode([frame.buffer for frame in frames], self._limits)
 
     def send(self, message: Message, parcel: Parcel = Parcel()) -> None:  # noqa: B008
-        """Queue a message; it leaves as soon as there is a connection."""
+        """Queue a message; it leaves as soon as there is a connection.
+
+        A refused client has no queue any more, and waiting for one would never end.
+        """
         frames: list[Buffer] = encode(message, parcel)
-        self._socket.send_multipart(frames, copy=False)
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            self._watch()  # knows why, unless it has said so already
+            raise PeerUnreachable("the server takes no messages from this client") from None
 
     def close(self) -> None:
         with contextlib.suppress(zmq.ZMQError):
@@ -234,9 +244,8 @@ class ClientSocket:
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise AdmissionRefused("the server does not admit this key")
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                self._protocol_failures += 1
-                if self._protocol_failures > 1:  # once may be a server that is just going away
-                    raise AdmissionRefused("the server and this client do not agree on using keys")
+                # Said once: ZeroMQ does not try again. A server that is just going away is another event.
+                raise AdmissionRefused("the server and this client do not agree on using keys")
 
 
 class _Admission:
@@ -249,8 +258,9 @@ class _Admission:
         return key.decode() in self._allowed
 
 
-def _set_common_options(socket: "zmq.Socket[bytes]", limits: Limits) -> None:
-    socket.maxmsgsize = limits.max_frame_bytes  # refused before it is allocated; the connection is dropped
+def _set_common_options(socket: "zmq.Socket[bytes]", limits: Limits, *, curve: bool) -> None:
+    # Refused before it is allocated; the connection is dropped. ZeroMQ compares what travels.
+    socket.maxmsgsize = limits.max_frame_bytes + (CURVE_OVERHEAD if curve else 0)
     socket.sndhwm = socket.rcvhwm = _QUEUED_MESSAGES
     socket.linger = _LINGER_MS
     socket.tcp_keepalive = 1  # a host that vanished is noticed even without heartbeats

@@ -155,7 +155,7 @@ class Federation:
                     labels, self.num_classes, num_clients, settings.classes_per_client, least, random
                 )
             case "iid":
-                return partition.iid(labels, self.num_classes, num_clients)
+                return partition.iid(labels, num_clients)
 
     def _ready_made_parts(self, client_sizes: np.ndarray) -> list[partition.Part]:
         """A PFLlib folder brings its own partition: all clients' training parts, then their test parts."""

@@ -81,9 +81,9 @@ def pathological(
     num_clients: int,
     classes_per_client: int,
     least: int,
-    random: np.random.RandomState | None,
+    random: np.random.RandomState,
 ) -> list[np.ndarray]:
-    """Blocks of clients share blocks of classes; sizes are uneven, or even where `random` is None.
+    """Blocks of clients share blocks of classes; sizes are uneven.
 
     Class by class, the first ceil(M/C · classes_per_client) clients that still have room receive it, in
     dataset order. All but the last receiver get a random size, the last one gets what is left. Classes that
@@ -116,12 +116,10 @@ def pathological(
 
 
 def _receiver_sizes(
-    label: int, num_rows: int, num_receivers: int, least: float, random: np.random.RandomState | None
+    label: int, num_rows: int, num_receivers: int, least: float, random: np.random.RandomState
 ) -> np.ndarray:
     """Sizes of all receivers but the last."""
     even = num_rows / num_receivers
-    if random is None:
-        return np.full(num_receivers - 1, int(even))
     low, high = int(max(even / 10, least)), int(even)
     if num_receivers > 1 and low >= high:
         raise UserError(
@@ -131,15 +129,15 @@ def _receiver_sizes(
     return random.randint(low, high, num_receivers - 1) if num_receivers > 1 else np.empty(0, dtype=np.int64)
 
 
-def iid(labels: np.ndarray, num_classes: int, num_clients: int) -> list[np.ndarray]:
-    """Every client gets an even piece of every class, the last client also the remainders."""
-    counts = np.bincount(labels, minlength=num_classes)
-    if counts.min() < num_clients:
-        raise UserError(
-            f"class {counts.argmin()} has {counts.min()} samples, too few for {num_clients} clients to share "
-            f"evenly; lower run.clients to {counts.min()} or choose another data.partition."
-        )
-    return pathological(labels, num_classes, num_clients, num_classes, 0, None)
+def iid(labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
+    """Samples dealt out class by class like cards: clients differ by at most one in every class and in all.
+
+    PFLlib gives all remainders to the last client, which leaves the others empty when clients outnumber a class.
+    """
+    if len(labels) < num_clients:
+        raise UserError(f"{len(labels)} samples are too few for {num_clients} clients; lower run.clients.")
+    by_class = np.argsort(labels, kind="stable")
+    return [np.sort(by_class[client::num_clients]) for client in range(num_clients)]
 
 
 def split(rows: np.ndarray, train_fraction: float, random: np.random.RandomState) -> Part:

@@ -27,7 +27,9 @@ def load(path_or_name: str | Path = "", device: str | torch.device = "cpu") -> G
         return TinyGenerator.load(device)
     path = Path(path_or_name).expanduser()
     if not path.exists():
-        raise UserError(f"there is no generator at {path}; give a StyleGAN .pkl, a Stable Diffusion folder, or tiny.")
+        raise UserError(
+            f"there is no generator at {path}; give a StyleGAN .pkl, a Stable Diffusion folder, or tiny."
+        )
     if path.is_dir():
         from fedsim.generators import stable_diffusion
 

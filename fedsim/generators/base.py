@@ -70,9 +70,7 @@ def choose_labels(source: Generator, num_classes: int, generator: torch.Generato
     return torch.randperm(source.num_labels, generator=generator)[:num_classes]
 
 
-def labelled_pairs(
-    source: Generator, labels_N: Tensor, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def labelled_pairs(source: Generator, labels_N: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """A latent (N, H) and its image (N, ch, h, w) for each label: FedKTL's variant "+CS"."""
     latents_NH = source.draw_labelled(labels_N, generator)
     return latents_NH, source.images(latents_NH)
@@ -91,5 +89,5 @@ def _check_labels(source: Generator, labels_N: Tensor) -> None:
     outside = labels_N[(labels_N < 0) | (labels_N >= source.num_labels)]
     if len(outside):
         raise UserError(
-            f"the generator {source.name} has labels 0 to {source.num_labels - 1}, there is no label {int(outside[0])}."
+            f"there is no label {int(outside[0])}, the generator {source.name} has 0 to {source.num_labels - 1}."
         )

@@ -71,7 +71,7 @@ def check_refusal(path: Path) -> tuple[bool, str]:
     try:
         stylegan.load(path, torch.device("cpu"))
     except UserError as error:
-        appeared = os.listdir()
+        appeared = [str(thing) for thing in Path().iterdir()]
         if appeared:
             return False, f"refused, but {', '.join(appeared)} appeared"
         return True, f"refused: {error}"

@@ -21,6 +21,8 @@ from fedsim.generators.base import Generator
 PROMPT = "a cat"
 NUM_STEPS = 50
 GUIDANCE = 7.5
+PACKAGES = ("diffusers", "transformers", "stable_diffusion", None)
+"""That parts may come from; the third is a safety checker's, which is left out."""
 PARTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 
 
@@ -109,8 +111,10 @@ def _check_layout(folder: Path) -> None:
     if missing:
         raise UserError(f"the Stable Diffusion folder {folder} is incomplete, it lacks {', '.join(missing)}.")
     for part, source in index.items():
-        if isinstance(source, list) and source[:1] not in (["diffusers"], ["transformers"], [None], ["stable_diffusion"]):
-            raise UserError(f"{index_path} takes its {part} from {source[:1]!r:.60}, only diffusers and transformers are allowed.")
+        if isinstance(source, list) and (not source or source[0] not in PACKAGES):
+            raise UserError(
+                f"{index_path} takes its {part} from {source!r:.60}, not from diffusers or transformers."
+            )
 
 
 def _one_line(error: Exception) -> str:

@@ -41,7 +41,7 @@ class RunFolder:
             path.mkdir(parents=True)
         except FileExistsError:
             raise UserError(
-                f"the results folder {path} exists already; choose another with --out, or go on with --resume {path}"
+                f"the results folder {path} exists already; choose another with --out, or go on with --resume."
             ) from None
         except OSError as error:
             raise UserError(f"the results folder {path} cannot be made: {error.strerror}.") from None
@@ -141,4 +141,4 @@ def _rewrite(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any
 
 
 def _contiguous(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}

@@ -100,6 +100,8 @@ def build_experiment(
 @click.option("--resume", type=Path, help="Go on with a run from its last checkpoint.")
 @click.option("--port", type=int, default=0, help="Port of the server; 0: any free one.")
 @click.option("--curve", is_flag=True, help="Encrypt and authenticate, as between machines.")
+@click.option("--launcher", type=click.Choice(["local", "ray"]), default="local", help="Who starts the clients.")
+@click.option("--ray-address", help="A running Ray cluster (auto); without it, Ray on this machine.")
 @click.option("--in-process", is_flag=True, help="No processes, no sockets: the oracle.")
 @click.option("--quiet", is_flag=True, help="Only the summary.")
 @click.option(
@@ -110,6 +112,8 @@ def command(
     resume: Path | None,
     port: int,
     curve: bool,
+    launcher: str,
+    ray_address: str | None,
     in_process: bool,
     quiet: bool,
     print_commands: bool,
@@ -132,8 +136,12 @@ def command(
     from nodes import zygote
     from nodes.display import make_display, print_summary
     from nodes.inprocess import run_in_process
-    from nodes.launchers.local import LocalOptions, run_local
+    from nodes.launchers.base import Launcher, LaunchOptions
+    from nodes.launchers.local import LocalLauncher
+    from nodes.launchers.ray import RayLauncher, require_ray
 
+    if launcher == "ray":
+        require_ray()
     zygote.preload()
     if resume is None:
         _check(experiment)
@@ -149,7 +157,11 @@ def command(
         display.close()
     else:
         address = f"tcp://127.0.0.1:{port or '*'}"
-        code = run_local(folder, display, LocalOptions(address, curve=curve, resume=resume is not None))
+        launch = LaunchOptions(address, curve=curve, resume=resume is not None)
+        chosen: Launcher = LocalLauncher(folder, display, launch)
+        if launcher == "ray":
+            chosen = RayLauncher(folder, display, ray_address)
+        code = chosen.run()
     summary = folder.summary()
     if summary is not None:
         print_summary(console, summary, str(folder.path))

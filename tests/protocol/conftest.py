@@ -11,6 +11,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,22 @@ class Remote:
         arrays = arrays or {}
         self.client.send(message, pack(arrays, dict.fromkeys(arrays, "prototypes")))
 
-    def receive(self) -> tuple[Message, dict[str, np.ndarray]]:
+    def receive(self, seconds: float = DEADLINE_SECONDS) -> tuple[Message, dict[str, np.ndarray]]:
         """The next message; its arrays are copied because they travel on through a pipe."""
-        end = time.monotonic() + DEADLINE_SECONDS
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             decoded: Decoded | None = self.client.receive(0.2)
             if decoded is not None:
                 return decoded.message, {name: array.copy() for name, array in decoded.arrays.items()}
         raise TimeoutError("no message came")
+
+    def join(self, message: Message, seconds: float = DEADLINE_SECONDS) -> tuple[Message, dict[str, np.ndarray]]:
+        """Say who we are and wait for an answer."""
+        self.send(message)
+        return self.receive(seconds)
+
+    def num_connects(self) -> int:
+        return self.client.num_connects
 
     def wait_for_connects(self, count: int) -> None:
         end = time.monotonic() + DEADLINE_SECONDS
@@ -57,7 +66,7 @@ class Remote:
     def cut(self, address: str) -> None:
         """End the TCP connection as a broken network would, without telling ZeroMQ."""
         port = int(address.rpartition(":")[2])
-        for fd in map(int, os.listdir("/proc/self/fd")):
+        for fd in (int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
             try:
                 borrowed = socket.socket(fileno=fd)
             except OSError:

@@ -28,9 +28,7 @@ amounts = st.floats(min_value=0, allow_nan=False)
 figures = st.dictionaries(names, st.floats(allow_nan=False), max_size=64)
 
 MESSAGES = {
-    "hello": st.builds(
-        messages.Hello, client=st.integers(0, 999_999), place=names, slots=st.integers(1, 4096)
-    ),
+    "hello": st.builds(messages.Hello, client=st.integers(0, 999_999), place=names, slots=st.integers(1, 4096)),
     "welcome": st.builds(messages.Welcome, run=runs, restore=st.integers(-1, (1 << 31) - 1)),
     "refusal": st.builds(messages.Refusal, reason=texts),
     "ready": st.builds(
@@ -387,9 +385,7 @@ HOSTILE = {
     "float kind": b"\x82\xa1v\x01\xa4kind\xcb" + b"\xff" * 8,
     **{f"version nested {depth}": b"\x81\xa1v" + nested(b"\x91", depth) for depth in (300, 900, 1000, 1022)},
     **{f"kind nested {depth}": b"\x82\xa1v\x01\xa4kind" + nested(b"\x91", depth) for depth in (900, 1021)},
-    **{
-        f"arrays nested {depth}": b"\x82\xa1v\x01\xa6arrays" + nested(b"\x91", depth) for depth in (900, 1021)
-    },
+    **{f"arrays nested {depth}": b"\x82\xa1v\x01\xa6arrays" + nested(b"\x91", depth) for depth in (900, 1021)},
     **{f"maps nested {depth}": b"\x81\xa1v" + nested(b"\x81\xa1a", depth) for depth in (900, 1000, 1022)},
 }
 

@@ -144,11 +144,21 @@ class TestManual:
     """docs/wire.md says what the code does."""
 
     def test_every_message_and_field_has_its_row(self):
-        sections = re.split(r"^### ", MANUAL.read_text(), flags=re.MULTILINE)
-        described = {section.split()[0].strip("`"): section for section in sections[1:]}
+        sections = re.split(r"^#+ ", MANUAL.read_text(), flags=re.MULTILINE)
+        described = {section.split()[0]: section for section in sections[1:]}
         for kind, fields in HEADERS.items():
             rows = re.findall(r"^\| `(\w+)` \|", described[kind], flags=re.MULTILINE)
             assert rows == list(fields), kind
+
+    def test_base_of_every_header(self):
+        """The lengths with empty texts, small numbers and empty maps."""
+        sections = re.split(r"^#+ ", MANUAL.read_text(), flags=re.MULTILINE)
+        bases = {section.split()[0]: re.search(r"Base (\d+) bytes", section) for section in sections[1:]}
+        empty = {str: "", int: 1, float: 0.0, bool: True, dict: {}}
+        for kind, fields in HEADERS.items():
+            smallest = {field: empty[type(value)] for field, value in fields.items()}
+            (header,) = encode(decode_header(kind, smallest))
+            assert int(bases[kind][1]) == len(header), kind
 
     def test_hex_example(self):
         """The dump of the manual, byte for byte."""

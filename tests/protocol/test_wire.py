@@ -82,8 +82,8 @@ def test_message_is_the_sum_of_its_frames(bodies, curve):
         (b"", 107, 567),
         (b"12345678", 115, 575),
         (b"7.0123456789abcdef", 125, 585),
-        (b"x" * 212, 319, 779),
-        (b"x" * 213, 327, 780),  # a READY of 256 bytes is a long frame
+        (b"x" * 214, 321, 781),
+        (b"x" * 215, 329, 782),  # a READY of 256 bytes is a long frame
         (b"x" * 255, 369, 822),
     ],
 )

@@ -17,10 +17,11 @@ from fedsim.generators.base import Generator
 from fedsim.generators.stylegan import stylegan2, stylegan3
 from fedsim.generators.stylegan.attributes import Attributes
 from fedsim.generators.stylegan.blocks import Mapping
-from fedsim.generators.stylegan.reader import Record, Refused, read_generator, refusal
+from fedsim.generators.stylegan.reader import read_generator, refusal
+from fedsim.generators.stylegan.stand_ins import Record, Refused
 
-PIXELS_AT_ONCE = 2**19
-"""Bounds the memory of a batch: 128 images of 64×64, or 2 of 512×512."""
+ACTIVATIONS_AT_ONCE = 2**26
+"""Bounds the memory of a batch: numbers in its largest layer, of which some three copies exist at once."""
 
 
 class StyleGAN(Generator):
@@ -32,7 +33,7 @@ class StyleGAN(Generator):
         self.image_shape = synthesis.image_shape
         self.num_labels = mapping.num_labels
         self.device = device
-        self.batch_size = max(1, PIXELS_AT_ONCE // (synthesis.image_shape[1] * synthesis.image_shape[2]))
+        self.batch_size = max(1, ACTIVATIONS_AT_ONCE // synthesis.largest_activation)
         self.mapping = mapping.eval().requires_grad_(False).to(device)
         self.synthesis = synthesis.eval().requires_grad_(False).to(device)
 
@@ -59,8 +60,7 @@ def _build(name: str, record: Record, device: torch.device) -> StyleGAN:
     source = Attributes(record, "G_ema")
     if not {"mapping", "synthesis"} <= set(source.module_names):
         raise Refused(
-            f"its generator is a {source.class_name:.40} made of {', '.join(source.module_names) or 'nothing':.200}, "
-            "which is none of StyleGAN2, StyleGAN3 and StyleGAN-XL"
+            f"its generator is {source.description}, which is none of StyleGAN2, StyleGAN3 and StyleGAN-XL"
         )
     part = source.module("synthesis")
     # Families share the names of their classes; what tells them apart is what they are made of.
@@ -70,8 +70,7 @@ def _build(name: str, record: Record, device: torch.device) -> StyleGAN:
         family = stylegan2
     else:
         raise Refused(
-            f"its synthesis network is a {part.class_name:.40} made of {', '.join(part.module_names) or 'nothing':.200}, "
-            "which is none of StyleGAN2, StyleGAN3 and StyleGAN-XL"
+            f"its synthesis network is {part.description}, which is none of StyleGAN2, StyleGAN3 and StyleGAN-XL"
         )
     w_dim = source.count("w_dim")
     synthesis = family.Synthesis.read(part, w_dim)

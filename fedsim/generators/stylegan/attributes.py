@@ -4,17 +4,18 @@ Every value is checked where it is taken, so that a damaged or foreign file ends
 attribute (`G_ema.synthesis.L3_36_512.weight`), what was expected there and what was found.
 """
 
-import math
 from collections.abc import Sequence
+from reprlib import repr
 
 import torch
 from torch import Tensor
 
-from fedsim.generators.stylegan.reader import Array, LazyTensor, Record, Refused
+from fedsim.generators.stylegan.stand_ins import Array, LazyTensor, Record, Refused
 from fedsim.generators.stylegan.storage import decode
 
 MAX_SIZE = 8192
-"""Pixels, channels or features: four times the largest published network, and a bound on memory."""
+"""Pixels, channels or features: eight times the largest published network, and a bound on memory."""
+MAX_NUMBER = 1e30
 
 
 class Attributes:
@@ -31,6 +32,10 @@ class Attributes:
                 raise Refused(f"{path}.{container} is a {type(held).__name__} where a dictionary belongs")
             self._values |= held
         self.module_names = [str(name) for name in record.state.get("_modules", {})]
+
+    @property
+    def description(self) -> str:
+        return f"a {self.class_name:.40} made of {', '.join(self.module_names) or 'nothing':.200}"
 
     def has(self, name: str) -> bool:
         """True where the attribute exists and is not None."""
@@ -56,8 +61,8 @@ class Attributes:
 
     def number(self, name: str) -> float:
         value = self._values.get(name)
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise self._wrong(name, "a finite number")
+        if type(value) not in (int, float) or not abs(value) <= MAX_NUMBER:  # nor is NaN
+            raise self._wrong(name, "a number of ordinary size")
         return float(value)
 
     def optional_number(self, name: str) -> float | None:
@@ -112,7 +117,7 @@ class Attributes:
             raise self._wrong(name, "a tensor")
         return len(value.size)
 
-    def expect(self, name: str, value: float, expected: float) -> None:
+    def expect(self, name: str, value: int | list[int], expected: int | list[int]) -> None:
         """Two statements of the file that must agree."""
         if value != expected:
             raise Refused(f"{self.path}.{name} is {value} where {expected} belongs")
@@ -121,7 +126,7 @@ class Attributes:
         if name not in self._values:
             return Refused(f"{self.path} ({self.class_name}) has no {name}")
         value = self._values[name]
-        found = _shape(value.size) if isinstance(value, LazyTensor) else f"{value!r:.60}"
+        found = _shape(value.size) if isinstance(value, LazyTensor) else repr(value)
         if isinstance(value, Record):
             found = value.class_name
         return Refused(f"{self.path}.{name} is {found} where {expected} belongs")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedsim.generators.stylegan.attributes import Attributes
-from fedsim.generators.stylegan.reader import Refused
+from fedsim.generators.stylegan.stand_ins import Refused
 
 SQRT2 = 2**0.5
 # Activation and the gain that follows it.
@@ -118,7 +118,7 @@ def modulated_convolution(
     and no copy of the weights for each sample.
     """
     x = F.conv2d(x * scale_NI[:, :, None, None], weight_OIkk, **how)
-    return x if gain_NO is None else x * gain_NO[:, :, None, None]
+    return x if gain_NO is None else x.mul_(gain_NO[:, :, None, None])
 
 
 def demodulation(scale_NI: Tensor, power_OI: Tensor) -> Tensor:
@@ -143,7 +143,8 @@ def resample_up(x: Tensor, filter_TT: Tensor, up: int, padding: list[int]) -> Te
     taps = filter_TT.shape[0]
     kernel = filter_TT.expand(x.shape[1], 1, taps, taps)
     x = F.conv_transpose2d(x, kernel, stride=up, groups=x.shape[1])
-    return F.pad(x, [side + up * at_end - at_end - (taps - 1) for side, at_end in zip(padding, (0, 1, 0, 1), strict=True)])
+    left, right, top, bottom = (side - (taps - 1) for side in padding)
+    return F.pad(x, [left, right + up - 1, top, bottom + up - 1])
 
 
 def resample_down(x: Tensor, filter_TT: Tensor, down: int) -> Tensor:

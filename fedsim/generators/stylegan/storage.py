@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.generators.stylegan.reader import DAMAGE, LazyTensor, Refused
+from fedsim.generators.stylegan.reader import DAMAGE
+from fedsim.generators.stylegan.stand_ins import LazyTensor, Refused
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -32,10 +33,12 @@ STORAGE_TYPES = {
 }
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """In Python, as that of the reader."""
+
     def find_class(self, module: str, name: str) -> str:
         if module != "torch" or name not in STORAGE_TYPES:
-            raise Refused(f"wants to use {module}.{name} in place of numbers, and was not allowed to")
+            raise Refused(f"wants to use {module}.{name} in place of numbers")
         return STORAGE_TYPES[name]
 
     def persistent_load(self, pid: object) -> object:

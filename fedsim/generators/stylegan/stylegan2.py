@@ -18,7 +18,7 @@ from fedsim.generators.stylegan.blocks import (
     resample_up,
     square_filter,
 )
-from fedsim.generators.stylegan.reader import Refused
+from fedsim.generators.stylegan.stand_ins import Refused
 
 
 class Layer(nn.Module):
@@ -72,10 +72,10 @@ class Layer(nn.Module):
         else:
             # Between the samples of a size of 2H+1 the filter of four taps gives 2H.
             x = F.conv_transpose2d(x * scale_NI[:, :, None, None], self.weight_OIkk.transpose(0, 1), stride=2)
-            x = resample_down(F.pad(x, (1, 1, 1, 1)), self.filter_TT, 1) * gain_NO[:, :, None, None]
+            x = resample_down(F.pad(x, (1, 1, 1, 1)), self.filter_TT, 1).mul_(gain_NO[:, :, None, None])
         if self.noise_HW is not None:
-            x = x + self.noise_HW
-        x = F.leaky_relu_(x + self.bias_O[:, None, None], 0.2).mul_(self.activation_gain)
+            x = x.add_(self.noise_HW)
+        x = F.leaky_relu_(x.add_(self.bias_O[:, None, None]), 0.2).mul_(self.activation_gain)
         return x if self.clamp is None else x.clamp_(-self.clamp, self.clamp)
 
 
@@ -98,7 +98,7 @@ class ToRGB(nn.Module):
         )
 
     def forward(self, x: Tensor, w_NH: Tensor) -> Tensor:
-        x = modulated_convolution(x, self.weight_OIkk, self.affine(w_NH), None) + self.bias_O[:, None, None]
+        x = modulated_convolution(x, self.weight_OIkk, self.affine(w_NH), None).add_(self.bias_O[:, None, None])
         return x if self.clamp is None else x.clamp_(-self.clamp, self.clamp)
 
 
@@ -116,7 +116,9 @@ class Block(nn.Module):
         cls, source: Attributes, w_dim: int, channels_in: int, resolution: int, image_channels: int
     ) -> "Block":
         if source.text("architecture") != "skip":
-            raise Refused(f"{source.path} has the architecture {source.text('architecture')!r:.40}, only 'skip' is known")
+            raise Refused(
+                f"{source.path} has the architecture {source.text('architecture')!r:.40}, only 'skip' is known"
+            )
         convs = []
         for name, up in (("conv0", 2), ("conv1", 1)):
             if source.has(name):
@@ -145,6 +147,9 @@ class Synthesis(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.image_shape = image_shape
         self.num_ws = sum(len(block.convs) for block in blocks) + 1
+        self.largest_activation = max(
+            conv.weight_OIkk.shape[0] * 4**level * 16 for level, block in enumerate(blocks) for conv in block.convs
+        )
 
     @classmethod
     def read(cls, source: Attributes, w_dim: int) -> "Synthesis":

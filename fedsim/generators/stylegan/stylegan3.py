@@ -7,6 +7,8 @@ the input gain of each layer (the square root of the mean square it met in train
 Dimensions: N images, H latent (w), C channels, O and I channels out and in, k kernel size.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ from fedsim.generators.stylegan.blocks import (
     resample_up,
     square_filter,
 )
-from fedsim.generators.stylegan.reader import Refused
+from fedsim.generators.stylegan.stand_ins import Refused
 
 MAX_RESAMPLING = 16
 MAX_PADDING = 1024
@@ -143,6 +145,16 @@ class Layer(nn.Module):
             out_size=source.integers("out_size", 2),
         )
 
+    def size_from(self, in_size: list[int]) -> list[int]:
+        """Width and height that come out, from those that go in."""
+        up_taps = 1 if self.up_filter is None else len(self.up_filter)
+        down_taps = 1 if self.down_filter is None else len(self.down_filter)
+        sizes = []
+        for size, low, high in zip(in_size, self.padding[::2], self.padding[1::2], strict=True):
+            size = (size + self.weight_OIkk.shape[-1] - 1) * self.up + low + high - (up_taps - 1)
+            sizes.append(-((down_taps - 1 - size) // self.down))  # rounded up
+        return sizes
+
     def forward(self, x: Tensor, w_NH: Tensor) -> Tensor:
         scale_NI = self.affine(w_NH)
         gain_NO = None
@@ -150,10 +162,8 @@ class Layer(nn.Module):
             # The scale's own length cancels in the demodulation; taking it out first keeps the ε there small.
             scale_NI = normalise(scale_NI)
             gain_NO = demodulation(scale_NI, self.power_OI) * self.gain
-        x = modulated_convolution(
-            x, self.weight_OIkk, scale_NI, gain_NO, padding=self.weight_OIkk.shape[-1] - 1
-        )
-        x = x + self.bias_O[:, None, None]
+        x = modulated_convolution(x, self.weight_OIkk, scale_NI, gain_NO, padding=self.weight_OIkk.shape[-1] - 1)
+        x = x.add_(self.bias_O[:, None, None])
         if self.up_filter is None:
             x = F.pad(x, self.padding)
         else:
@@ -176,17 +186,23 @@ class Synthesis(nn.Module):
         self.num_ws = len(layers) + 1
         width, height = layers[-1].out_size
         self.image_shape = (len(layers[-1].bias_O), height, width)
+        self.largest_activation = max(
+            len(layer.bias_O) * math.prod(size * layer.down for size in layer.out_size) for layer in layers
+        )
 
     @classmethod
     def read(cls, source: Attributes, w_dim: int) -> "Synthesis":
         first = source.module("input")
         channels = first.count("channels")
+        size = first.integers("size", 2)
         layers = []
         for name in source.texts("layer_names"):  # in this order, whatever the order in the file
             layer = source.module(name)
             layer.expect("in_channels", layer.count("in_channels"), channels)
             channels = layer.count("out_channels")
             layers.append(Layer.read(layer, w_dim))
+            layer.expect("out_size", layers[-1].out_size, layers[-1].size_from(size))
+            size = layers[-1].out_size
         return cls(FourierInput.read(first, w_dim), layers, source.number("output_scale"))
 
     def forward(self, ws_NLH: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def test_training_order_mixes_the_classes(federation):
             "class 8 of digits has 174 samples, fewer than .* = 175; ask for at most 174",
         ),
         ({"partition": "pathological", "classes_per_client": 11}, "give at most 10"),
-        ({"clients": 200, "partition": "iid"}, "class 8 has 174 samples, too few for 200 clients"),
+        ({"clients": 1798, "partition": "iid"}, "1797 samples are too few for 1798 clients"),
         ({"clients": 1797, "min_samples": 1, "beta": 100.0, "max_redraws": 1}, "2 Dirichlet draws of 1797"),
         ({"dataset": "digit"}, "there is no data set 'digit'; did you mean digits"),
     ],

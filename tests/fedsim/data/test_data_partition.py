@@ -117,11 +117,19 @@ def test_pathological_takes_rows_in_dataset_order():
             assert np.array_equal(own, np.arange(own[0], own[-1] + 1, 4))
 
 
-def test_iid_splits_every_class_evenly_and_the_last_client_gets_the_remainders():
+def test_iid_deals_every_class_like_cards_and_goes_on_where_the_last_class_ended():
     labels = np.repeat([0, 1, 2], [10, 11, 13])
-    parts = partition.iid(labels, 3, 4)
+    parts = partition.iid(labels, 4)
     counts = [np.bincount(labels[part], minlength=3).tolist() for part in parts]
-    assert counts == [[2, 2, 3], [2, 2, 3], [2, 2, 3], [4, 5, 4]]
+    # 10 cards of class 0 go to clients 0 1 2 3 0 1 2 3 0 1, class 1 goes on with client 2, class 2 with client 1.
+    assert counts == [[3, 3, 3], [3, 2, 4], [2, 3, 3], [2, 3, 3]]
+
+
+def test_iid_works_with_more_clients_than_a_class_has_samples():
+    labels = np.repeat(np.arange(10), 7)
+    parts = partition.iid(labels, 20)
+    assert {len(part) for part in parts} == {3, 4}
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(70))
 
 
 @given(
@@ -144,7 +152,7 @@ def test_no_sample_is_used_twice_and_equal_seeds_give_equal_parts(per_class, num
                 every_class = least = num_classes
                 return partition.pathological(labels, num_classes, num_clients, every_class, least, random)
             case "iid":
-                return partition.iid(labels, num_classes, num_clients)
+                return partition.iid(labels, num_clients)
 
     parts = draw()
     assert len(parts) == num_clients
@@ -229,9 +237,9 @@ def test_pathological_refuses_to_leave_clients_empty():
         partition.pathological(np.zeros(40, dtype=np.int64), 1, 20, 1, 0, np.random.RandomState(1))
 
 
-def test_iid_refuses_a_class_smaller_than_the_number_of_clients():
-    with pytest.raises(UserError, match="class 1 has 3 samples, too few for 4 clients"):
-        partition.iid(np.repeat([0, 1], [10, 3]), 2, 4)
+def test_iid_refuses_fewer_samples_than_clients():
+    with pytest.raises(UserError, match="3 samples are too few for 4 clients"):
+        partition.iid(np.zeros(3, dtype=np.int64), 4)
 
 
 @pytest.mark.parametrize("beta", [1e-3, 1e-5, 1e-300])

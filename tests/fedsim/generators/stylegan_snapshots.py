@@ -65,9 +65,10 @@ class Call:
 
     def __init__(self, module: str, name: str, *arguments: Any):
         self.function, self.arguments = (module, name), arguments
+        self.state: Any = None  # written to the result by BUILD
 
     def __reduce__(self):
-        return _Name(*self.function), self.arguments
+        return _Name(*self.function), self.arguments, self.state
 
 
 class _Name:
@@ -177,7 +178,9 @@ def layer(random: torch.Generator, num_in: int, num_out: int, kernel: int, **opt
         buffers={
             "magnitude_ema": torch.tensor(1.7),
             "up_filter": None if up == 1 else torch.rand(6 * up, generator=random) / (3 * up),
-            "down_filter": None if down == 1 else torch.rand(down_taps, generator=random) * (2 / 12) ** len(down_taps),
+            "down_filter": None
+            if down == 1
+            else torch.rand(down_taps, generator=random) * (2 / 12) ** len(down_taps),
         },
         modules={"affine": dense(random, W_DIM, num_in)},
         is_torgb=torgb,

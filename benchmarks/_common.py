@@ -1,0 +1,41 @@
+"""What the benchmarks share: forked workers that never outlive them, and small tables."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.table import Table
+
+from nodes import zygote
+
+
+@contextmanager
+def workers(mains: Sequence[Callable[[], int]]) -> Iterator[list[int]]:
+    """One forked process for each function, all of them gone at the end, whatever happens."""
+    processes: list[int] = []
+    try:
+        for main in mains:
+            processes.append(zygote.fork(main))
+        yield processes
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose numbers line up."""
+    table = Table(headings[0], title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def load() -> str:
+    """How busy the machine is: a ratio measured beside other work says little."""
+    one_minute = os.getloadavg()[0]
+    return f"load {one_minute:.1f} on {len(os.sched_getaffinity(0))} cores"

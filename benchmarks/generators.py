@@ -1,0 +1,169 @@
+"""What one round of FedKTL costs its server in images: seconds and peak memory for an image of every class.
+
+    python -m benchmarks.generators [--classes 10 100] [--threads 1] [--device cpu]
+
+The embedded generator, and a StyleGAN3-T of the size of the paper's StyleGAN-XL (64×64 pixels, 0.13 billion
+weights). The latter has random weights: what an image shows does not change what it costs. Each runs in a process
+of its own, so that the peaks are its own.
+"""
+
+import argparse
+import math
+import multiprocessing
+import resource
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fedsim.generators import Generator, load
+from fedsim.generators.stylegan import StyleGAN
+from fedsim.generators.stylegan.blocks import Dense, Mapping
+from fedsim.generators.stylegan.stylegan3 import FourierInput, Layer, Synthesis
+
+W_DIM, Z_DIM, NUM_LABELS = 512, 64, 1000
+RESOLUTION, NUM_LAYERS, NUM_CRITICAL = 64, 14, 2
+CHANNEL_BASE, CHANNEL_MAX, MARGIN, KERNEL = 65536, 1024, 10, 3
+TAPS = 6
+"""Filter taps for each sample between two original ones."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    num_weights: int
+    loading_seconds: float
+    drawing_seconds: float
+    images_seconds: float
+    loaded_bytes: int
+    peak_bytes: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--classes", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    table = Table("generator", "weights", title=f"{arguments.threads} threads, {arguments.device}")
+    headings = ("images", "load", "draw", "images", "per image", "memory loaded", "peak")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for name in ("tiny", "stylegan"):
+        for num_classes in arguments.classes:
+            cost = _in_own_process(name, num_classes, arguments.threads, arguments.device)
+            table.add_row(
+                name,
+                f"{cost.num_weights / 1e6:.1f} M",
+                str(num_classes),
+                f"{cost.loading_seconds:.2f} s",
+                f"{cost.drawing_seconds * 1e3:.1f} ms",
+                f"{cost.images_seconds:.2f} s",
+                f"{cost.images_seconds / num_classes * 1e3:.1f} ms",
+                f"{cost.loaded_bytes / 2**20:.0f} MiB",
+                f"{cost.peak_bytes / 2**20:.0f} MiB",
+            )
+    Console().print(table)
+
+
+def _in_own_process(*arguments: str | int) -> Cost:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()
+
+
+def measure(name: str, num_classes: int, threads: int, device: str) -> Cost:
+    torch.set_num_threads(threads)
+    start = time.perf_counter()
+    generator = load() if name == "tiny" else random_stylegan(torch.device(device))
+    loading_seconds = time.perf_counter() - start
+    loaded_bytes = _peak_bytes()
+    modules = [generator.network] if name == "tiny" else [generator.mapping, generator.synthesis]
+    start = time.perf_counter()
+    latents = generator.draw(num_classes, torch.Generator().manual_seed(0))
+    drawing_seconds = time.perf_counter() - start
+    images_seconds = _seconds_for_images(generator, latents)
+    return Cost(
+        num_weights=sum(buffer.numel() for module in modules for buffer in module.state_dict().values()),
+        loading_seconds=loading_seconds,
+        drawing_seconds=drawing_seconds,
+        images_seconds=images_seconds,
+        loaded_bytes=loaded_bytes,
+        peak_bytes=_peak_bytes(),
+    )
+
+
+def _seconds_for_images(generator: Generator, latents_CH: torch.Tensor) -> float:
+    start = time.perf_counter()
+    generator.images(latents_CH).cpu()
+    return time.perf_counter() - start
+
+
+def _peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def random_stylegan(device: torch.device) -> StyleGAN:
+    """Sizes by the rules of the official program; weights, filters and embeddings are noise."""
+    # Cutoff and stop band grow geometrically up to the critically sampled layers (doubled: as sampling rates).
+    growth = [min(index / (NUM_LAYERS - NUM_CRITICAL), 1) for index in range(NUM_LAYERS + 1)]
+    cutoffs = [2 * (RESOLUTION / 2 / 2) ** power for power in growth]
+    stop_bands = [2**2.1 * (RESOLUTION / 2 * 2**0.3 / 2**2.1) ** power for power in growth]
+    rates = [2 ** math.ceil(math.log2(min(2 * stop, RESOLUTION))) for stop in stop_bands]
+    sizes = [rate + 2 * MARGIN for rate in rates[:-2]] + [RESOLUTION] * 2
+    channels = [round(min(CHANNEL_BASE / 2 / cutoff, CHANNEL_MAX)) for cutoff in cutoffs[:-1]] + [3]
+    random = torch.Generator().manual_seed(0)
+
+    def noise(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random)
+
+    def dense(num_in: int, num_out: int, activation: str = "linear") -> Dense:
+        return Dense(noise(num_out, num_in) / num_in**0.5, torch.zeros(num_out), activation)
+
+    layers = []
+    for index in range(NUM_LAYERS + 1):
+        before = max(index - 1, 0)
+        is_torgb = index == NUM_LAYERS
+        kernel = 1 if is_torgb else KERNEL
+        rate = max(rates[before], rates[index]) * (1 if is_torgb else 2)
+        up, down = rate // rates[before], rate // rates[index]
+        taps = [TAPS * factor if factor > 1 else 1 for factor in (up, down)]
+        total = (sizes[index] - 1) * down + 1 - (sizes[before] + kernel - 1) * up + sum(taps) - 2
+        low = (total + up) // 2
+        layers.append(
+            Layer(
+                affine=dense(W_DIM, channels[before]),
+                weight_OIkk=noise(channels[index], channels[before], kernel, kernel),
+                bias_O=torch.zeros(channels[index]),
+                magnitude=1.0,
+                is_torgb=is_torgb,
+                up=up,
+                down=down,
+                up_filter=noise(taps[0]) / taps[0] if up > 1 else None,
+                down_filter=noise(taps[1]) / taps[1] if down > 1 else None,
+                padding=[low, total - low] * 2,
+                clamp=256.0,
+                out_size=[sizes[index]] * 2,
+            )
+        )
+    synthesis_input = FourierInput(
+        affine=dense(W_DIM, 4),
+        weight_CC=noise(channels[0], channels[0]),
+        freqs_C2=noise(channels[0], 2),
+        phases_C=noise(channels[0]),
+        transform_33=torch.eye(3),
+        size=[sizes[0]] * 2,
+        sampling_rate=rates[0],
+        bandwidth=cutoffs[0],
+    )
+    mapping = Mapping(
+        [dense(2 * Z_DIM, W_DIM, "lrelu"), dense(W_DIM, W_DIM, "lrelu")], Z_DIM, noise(NUM_LABELS, Z_DIM), None
+    )
+    return StyleGAN("random", mapping, Synthesis(synthesis_input, layers, 0.25), W_DIM, device)
+
+
+if __name__ == "__main__":
+    main()

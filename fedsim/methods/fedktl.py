@@ -1,0 +1,478 @@
+"""FedKTL: a generator on the server teaches the clients with one image and one latent a class (Zhang et al.,
+CVPR 2024).
+
+Client: a linear layer h takes the features into the space of an ETF classifier, which is fixed and the same for
+everyone (fedsim/etf.py). Loss: ArcFace of the cosines (Eq. 1) + μ · L^M (Eq. 4), the squared error of
+h'(features of a generated image) against the image's latent; ArcFace alone in the first round. h' is a linear
+layer that starts from the same weights on every client in every round and is then thrown away. After training
+the client uploads its prototypes, the mean outputs of h. Prediction: largest cosine.
+
+Server: trains F to turn prototypes into valid latents (Eq. 2 and 3, in
+fedsim/server_optimizers/feature_transformer.py), and generates an image from the mean latent of each class.
+
+What travels: up one P-vector per class held (P is K in the paper), down an image and a latent for all C classes
+always. The ETF and the weights of h' come from the common seed, so nothing is sent for them.
+
+Deliberate choices
+- Latent centroids are means of F(P), as in Eq. 2. In the published runs they are weights of their own that start
+  from N(0, 1): `trainable_centroids=true`. A class that nobody has uploaded yet has a random valid latent.
+- Prototypes are means of outputs of length one, as printed; `renormalize_prototypes=true` gives the means length
+  one again, as in the published runs.
+- Cosines are kept off ±1, where the angle has no derivative. The ETF needs no more than C − 1 dimensions.
+- Each step takes as many pairs as a batch has samples, from reshuffled passes over all C; Eq. 4 takes all C.
+- μ, λ and η_S belong to the generator: the published ones for StyleGAN-XL (taken to be the conditional
+  ones), StyleGAN3 and Stable Diffusion.
+- Generated images are shrunk to cover the clients' size and cut to it around the centre; for clients with grey
+  images they become grey (ITU-R 601).
+
+Ablations of table 7 and appendix G: −L^M `transfer=none`, or `transfer_weight=0` to see the images all the same;
+−L^MSE `mse_weight=0`; −L^MMD `mmd_weight=0`; −ETF `classifier=original`, where prototypes are features; −Q̄
+`transfer=mix`, where the images are put among the client's own in random places; +CS `pairs_from=labels`, where
+pairs are drawn and sent once, at set-up; *L^A `arcface_scale=1 arcface_margin=0`. Noise of table 10: NC
+`noisy_prototypes=true`, NG `noisy_pairs=true`; noise is FedPCL's, x (1 − p) + N(0, s²).
+
+Dimensions: B batch, C classes, K features, P prototype, H latent, n classes held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, interpolate, mse_loss, normalize
+
+from fedsim.class_vectors import ClassMeans, ClassVectors
+from fedsim.config import AboveZero, Count, Fraction, NonNegative, Positive, Section
+from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
+from fedsim.data import Dataset, Subset
+from fedsim.errors import UserError
+from fedsim.etf import arcface_loss, simplex_etf
+from fedsim.evaluation import count_correct, outputs
+from fedsim.methods import base
+from fedsim.methods.base import ClientContext, Metrics, ServerContext, Step, Task, Upload
+from fedsim.prototypes import stack_uploads
+from fedsim.server_optimizers.feature_transformer import FeatureTransformer
+from fedsim.training import Batch, run_epochs, samples_per_epoch, train_locally
+
+if TYPE_CHECKING:  # clients share this module, and must not load what only the server needs
+    from fedsim.generators import Generator
+
+LUMINANCE = (0.299, 0.587, 0.114)
+"""Red, green and blue in the grey of ITU-R 601."""
+
+
+class Published(NamedTuple):
+    """The weights tuned for one kind of generator."""
+
+    transfer_weight: float
+    """μ."""
+    mse_weight: float
+    """λ."""
+    server_lr: float
+    """η_S."""
+
+
+PUBLISHED = {
+    "stylegan_xl": Published(50.0, 1.0, 0.01),
+    "stylegan": Published(50.0, 0.1, 0.01),
+    "stable_diffusion": Published(100.0, 0.01, 0.1),
+    "tiny": Published(50.0, 1.0, 0.01),
+}
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """FedKTL's options."""
+
+    generator: str = "tiny"
+    """tiny (inside the package), a StyleGAN snapshot (.pkl), or the folder of a Stable Diffusion pipeline."""
+    transfer: Literal["pairs", "mix", "none"] = "pairs"
+    """What clients do with generated images. pairs: L^M. mix: train on them as samples of their classes (−Q̄).
+    none: nothing, so nothing is generated and nothing travels (−L^M)."""
+    transfer_weight: NonNegative | Literal["auto"] = "auto"
+    """μ, the weight of L^M; auto: 50, with Stable Diffusion 100."""
+    pairs_from: Literal["prototypes", "labels"] = "prototypes"
+    """labels: C random labels of a conditional generator, drawn once; clients upload nothing (+CS)."""
+    classifier: Literal["etf", "original"] = "etf"
+    """original: the model's own head and cross-entropy; prototypes are features (−ETF)."""
+    etf_dim: Count = 0
+    """P, K in the paper, the size of a prototype; at least C − 1. 0: C."""
+    arcface_scale: AboveZero = 64.0
+    """s of Eq. 1."""
+    arcface_margin: Annotated[float, Meta(ge=0, lt=math.pi)] = 0.5
+    """m of Eq. 1, in radians."""
+    renormalize_prototypes: bool = False
+    """Give the mean of the ETF outputs length one again, as in the published runs."""
+    mmd_weight: NonNegative = 1.0
+    """The weight of L^MMD; 0 is the ablation without it."""
+    mse_weight: NonNegative | Literal["auto"] = "auto"
+    """λ, the weight of L^MSE; auto: 1, with StyleGAN2 and 3 0.1, with Stable Diffusion 0.01."""
+    trainable_centroids: bool = False
+    """Latent centroids are weights trained beside F, as in the published runs, not means of F(P)."""
+    server_epochs: Positive = 100
+    """E_S, epochs over all uploaded prototypes in each round."""
+    server_batch_size: Annotated[int, Meta(ge=2)] = 100
+    """B_S, prototypes per mini-batch on the server; one alone has no variance to normalise by."""
+    server_lr: AboveZero | Literal["auto"] = "auto"
+    """η_S, the learning rate of Adam on the server; auto: 0.01, with Stable Diffusion 0.1."""
+    clip_norm: NonNegative = 100.0
+    """Largest gradient norm of each network, on clients and server; 0: any."""
+    image_dtype: Literal["float32", "uint8"] = "float32"
+    """How images travel; uint8 is a quarter of the bytes and 256 levels."""
+    noisy_prototypes: bool = False
+    """Clients add noise to what they upload (NC)."""
+    noisy_pairs: bool = False
+    """The server adds noise to images and latents (NG)."""
+    vector_noise: AboveZero = 0.05
+    """s, the standard deviation of noise on prototypes and latents."""
+    image_noise: AboveZero = 0.2
+    """s of noise on images, whose values lie in [−1, 1]."""
+    noise_coefficient: Fraction = 0.2
+    """p, the share by which noise fades what it is added to."""
+
+    def __post_init__(self) -> None:
+        if self.etf_dim and self.classifier == "original":
+            raise UserError(
+                f"method.etf_dim = {self.etf_dim} needs method.classifier = etf; leave one of them out."
+            )
+
+    @property
+    def uploads(self) -> bool:
+        """Whether the server learns from prototypes."""
+        return self.transfer != "none" and self.pairs_from == "prototypes"
+
+    @property
+    def mu(self) -> float:
+        """μ as a number. Clients know the generator by its name only, and that is enough for it."""
+        kind = {"": "tiny", "tiny": "tiny"}.get(self.generator) or (
+            "stylegan" if Path(self.generator).suffix == ".pkl" else "stable_diffusion"
+        )
+        return PUBLISHED[kind].transfer_weight if self.transfer_weight == "auto" else self.transfer_weight
+
+    def prototype_dim(self, task: Task) -> int:
+        """P."""
+        return task.feature_dim if self.classifier == "original" else self.etf_dim or task.num_classes
+
+
+def contract(config: Config) -> Contract:
+    if config.transfer == "none":
+        return Contract()
+    generated = {"images": Field(Payload.IMAGES, "C ch h w", config.image_dtype)}
+    if config.transfer == "pairs":
+        generated["latents"] = Field(Payload.LATENTS, "C H")
+    if not config.uploads:
+        return Contract(setup_down=generated)
+    size = "K" if config.classifier == "original" else config.etf_dim or "C"
+    up = {"prototypes": Field(Payload.PROTOTYPES, f"n {size}"), "class_ids": class_ids("n")}
+    return Contract(up=up, down=generated)
+
+
+def with_noise(values: Tensor, scale: float, coefficient: float, generator: torch.Generator) -> Tensor:
+    """x (1 − p) + N(0, s²), as FedPCL perturbs what travels."""
+    noise = torch.randn(values.shape, generator=generator).to(values.device)
+    return values * (1 - coefficient) + scale * noise
+
+
+# ------------------------------------------------------------------------------------------------ client
+
+
+class Client(base.Client):
+    def __init__(self, context: ClientContext):
+        super().__init__(context)
+        self.config: Config = context.config
+        task = context.task
+        dim = self.config.prototype_dim(task)
+        self.prototypes = ClassVectors.empty(task.num_classes, dim, context.device)
+        self.images: Tensor | None = None  # (C, ch, h, w) in [−1, 1]
+        self.latents_CH: Tensor | None = None
+        if self.config.classifier == "etf":
+            check_etf(self.config, task)
+            self.etf_CP = simplex_etf(task.num_classes, dim, context.streams.torch("etf")).to(context.device)
+            with context.streams.seeded("etf-projection"):
+                self.model.head = nn.Linear(task.feature_dim, dim).to(context.device)  # h
+
+    def receive_setup(self, down: Arrays) -> None:
+        self._keep(down)
+
+    def receive(self, round: int, down: Arrays) -> None:
+        self._keep(down)
+
+    def evaluate(self) -> Metrics:
+        predict = self._nearest_class if self.config.classifier == "etf" else None
+        return count_correct(self.model, self.data.test, self.context.device, predict=predict)
+
+    def train(self, round: int) -> Metrics:
+        if self.config.transfer == "mix" and self.images is not None:
+            mean_loss = self._train_on_mixture(round)
+        elif self.config.mu > 0 and self.latents_CH is not None:
+            mean_loss = self._train_with_pairs(round)
+        else:
+            mean_loss = train_locally(self.context, round, self._own_loss, clip_norm=self.config.clip_norm)
+        if self.config.uploads:
+            self.prototypes = self._collect_prototypes(round)
+        return {"loss": mean_loss}
+
+    def upload(self) -> Arrays:
+        if not self.config.uploads:
+            return {}
+        rows_nP, ids_n = self.prototypes.rows()
+        return {"prototypes": rows_nP, "class_ids": ids_n}
+
+    def _keep(self, down: Arrays) -> None:
+        if "images" in down:
+            images = torch.from_numpy(down["images"]).to(self.context.device)
+            self.images = images.float() / 127.5 - 1 if images.dtype == torch.uint8 else images
+        if "latents" in down:
+            self.latents_CH = torch.from_numpy(down["latents"]).to(self.context.device)
+
+    def _own_loss(self, batch: Batch) -> Tensor:
+        """L^A."""
+        outputs = self.model(batch.inputs)
+        if self.config.classifier == "original":
+            return cross_entropy(outputs, batch.labels_B)
+        return arcface_loss(
+            normalize(outputs) @ self.etf_CP.T,
+            batch.labels_B,
+            scale=self.config.arcface_scale,
+            margin=self.config.arcface_margin,
+        )
+
+    def _train_with_pairs(self, round: int) -> float:
+        """L^A + μ L^M. Images pass through the extractor by themselves, so batch normalisation sees them apart."""
+        rows = self._pair_rows(round)
+        projection = self._pair_projection()
+
+        def loss(batch: Batch) -> Tensor:
+            rows_B = next(rows)
+            latents_BH = projection(self.model.features(self.images[rows_B]))
+            transfer = mse_loss(latents_BH, self.latents_CH[rows_B])
+            return self._own_loss(batch) + self.config.mu * transfer
+
+        modules = [self.model, projection]
+        return train_locally(self.context, round, loss, modules=modules, clip_norm=self.config.clip_norm)
+
+    def _pair_projection(self) -> nn.Linear:
+        """h', the same for every client and round."""
+        with self.context.streams.seeded("pair-projection"):
+            layer = nn.Linear(self.context.task.feature_dim, self.latents_CH.shape[1])
+        return layer.to(self.context.device)
+
+    def _pair_rows(self, round: int) -> Iterator[Tensor]:
+        """Which pairs each step takes: passes over all C in random order, cut into batches, for ever."""
+        num = self.context.task.num_classes
+        size = min(self.context.experiment.train.batch_size, num)
+        draw = self.context.streams.numpy("pair-order", client=self.context.client, round=round)
+        waiting = np.zeros(0, np.int64)
+        while True:
+            if len(waiting) < size:
+                waiting = np.concatenate([waiting, draw.permutation(num)])
+            yield torch.from_numpy(waiting[:size]).to(self.context.device)
+            waiting = waiting[size:]
+
+    def _train_on_mixture(self, round: int) -> float:
+        """L^A on the client's own samples and (I^c, c) for all classes, in a random order."""
+        own, context = self.data.train, self.context
+        images = self.images.cpu().numpy()
+        if own.dataset.inputs.dtype == np.uint8:
+            images = _as_bytes(images).transpose(0, 2, 3, 1)
+        inputs = np.concatenate([np.take(own.dataset.inputs, own.indices, axis=0), images])
+        labels = np.concatenate([own.labels, np.arange(len(images))])
+        order = context.streams.numpy("mixture", client=context.client, round=round).permutation(len(labels))
+        mixture = Subset(Dataset("mixture", inputs, labels, len(images), len(labels)), order)
+        return run_epochs(
+            self._own_loss,
+            [self.model],
+            mixture,
+            context.experiment.train,
+            streams=context.streams,
+            client=context.client,
+            round=round,
+            device=context.device,
+            clip_norm=self.config.clip_norm,
+        )
+
+    def _collect_prototypes(self, round: int) -> ClassVectors:
+        """Mean outputs of the samples that an epoch of training covers, in evaluation mode."""
+        context, config = self.context, self.config
+        etf = config.classifier == "etf"
+        means = ClassMeans(context.task.num_classes, config.prototype_dim(context.task), context.device)
+        num_samples = samples_per_epoch(len(self.data.train), context.experiment.train)
+        forward = self.model if etf else self.model.features
+        for some_BP, labels_B in outputs(
+            self.model, self.data.train, context.device, forward=forward, num_samples=num_samples
+        ):
+            means.add(normalize(some_BP) if etf else some_BP, labels_B)
+        prototypes = means.means()
+        vectors_CP = prototypes.vectors_CK
+        if config.renormalize_prototypes and etf:
+            vectors_CP = normalize(vectors_CP)
+        if config.noisy_prototypes:
+            draw = context.streams.torch("prototype-noise", client=context.client, round=round)
+            vectors_CP = with_noise(vectors_CP, config.vector_noise, config.noise_coefficient, draw)
+        return ClassVectors(vectors_CP, prototypes.present_C)
+
+    def _nearest_class(self, outputs_BP: Tensor) -> Tensor:
+        """The largest cosine; the length of the output does not matter for it."""
+        return (outputs_BP @ self.etf_CP.T).argmax(dim=1)
+
+
+# ------------------------------------------------------------------------------------------------ server
+
+
+class Server(base.Server):
+    def __init__(self, context: ServerContext):
+        super().__init__(context)
+        self.config: Config = context.config
+        self.transformer: FeatureTransformer | None = None
+        if self.config.transfer == "none":
+            return
+        self.generator = open_generator(self.config, context.task, context.device)
+        if self.config.uploads:
+            self.published = PUBLISHED[_kind(self.generator)]
+            self.transformer = self._new_transformer()
+
+    def setup(self, uploads: list[Upload]) -> Arrays:
+        if self.config.transfer == "none" or self.config.uploads:
+            return {}
+        return self._pairs(None, self._labelled_latents())[0]
+
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        if self.transformer is None:
+            return Step(down={})
+        config, task, streams = self.config, self.context.task, self.context.streams
+        dim = config.prototype_dim(task)
+        uploaded = stack_uploads(uploads, "prototypes", dim, task.num_classes, self.context.device)
+        valid = streams.torch("valid-latents", round=round)
+        published = self.published
+        fit = self.transformer.fit(
+            uploaded.vectors_NK,
+            uploaded.labels_N,
+            draw_valid=lambda num: self.generator.draw(num, valid),
+            epochs=config.server_epochs,
+            batch_size=config.server_batch_size,
+            lr=published.server_lr if config.server_lr == "auto" else config.server_lr,
+            mmd_weight=config.mmd_weight,
+            mse_weight=published.mse_weight if config.mse_weight == "auto" else config.mse_weight,
+            clip_norm=config.clip_norm,
+            generator=streams.torch("server-order", round=round),
+        )
+        down, records = self._pairs(round, self.transformer.centroids_CH.detach().clone())
+        metrics = {"mmd_first": fit.mmd_first, "mse_first": fit.mse_first, "mmd": fit.mmd, "mse": fit.mse}
+        return Step(down, metrics, records)
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {} if self.transformer is None else {"transformer": self.transformer}
+
+    def _new_transformer(self) -> FeatureTransformer:
+        config, context = self.config, self.context
+        if config.trainable_centroids:
+            num, draw = context.task.num_classes, context.streams.torch("centroids")
+            centroids_CH = torch.randn(num, self.generator.latent_dim, generator=draw)
+        else:
+            centroids_CH = self.generator.draw(context.task.num_classes, context.streams.torch("centroids"))
+        with context.streams.seeded("feature-transformer"):
+            return FeatureTransformer(
+                config.prototype_dim(context.task),
+                centroids_CH,
+                trainable_centroids=config.trainable_centroids,
+                device=context.device,
+            )
+
+    def _labelled_latents(self) -> Tensor:
+        """+CS: one latent for each of C labels."""
+        from fedsim import generators
+
+        draw = self.context.streams.torch("labelled-latents")
+        labels_C = generators.choose_labels(self.generator, self.context.task.num_classes, draw)
+        return self.generator.draw_labelled(labels_C, draw)
+
+    def _pairs(self, round: int | None, latents_CH: Tensor) -> tuple[Arrays, Arrays]:
+        """What goes down, and the images for the record."""
+        config = self.config
+        images = fit_images(self.generator.images(latents_CH), self.context.task.input_shape) * 2 - 1
+        if config.noisy_pairs:
+            draw = self.context.streams.torch("pair-noise", round=round)
+            images = with_noise(images, config.image_noise, config.noise_coefficient, draw)
+            latents_CH = with_noise(latents_CH, config.vector_noise, config.noise_coefficient, draw)
+        floats = images.cpu().numpy()
+        pixels = _as_bytes(floats)
+        down = {"images": pixels if config.image_dtype == "uint8" else floats}
+        if config.transfer == "pairs":
+            down["latents"] = latents_CH.cpu().numpy()
+        return down, {"images": pixels}
+
+
+def check(config: Config, task: Task) -> None:
+    """All that can be wrong with these options for this task; loads the generator to see whether it fits."""
+    if config.classifier == "etf":
+        check_etf(config, task)
+    if config.transfer != "none":
+        open_generator(config, task, torch.device("cpu"))
+
+
+def check_etf(config: Config, task: Task) -> None:
+    least = task.num_classes - 1
+    if config.etf_dim and config.etf_dim < least:
+        raise UserError(
+            f"method.etf_dim = {config.etf_dim} is too small for {task.num_classes} classes; give at least {least}."
+        )
+
+
+def open_generator(config: Config, task: Task, device: torch.device) -> Generator:
+    """The server's generator, or the reason why its images are of no use to these clients."""
+    if len(task.input_shape) != 3:
+        raise UserError(
+            f"fedktl needs images, but a sample of this data set is {task.input_shape[0]} numbers; "
+            "choose another data set or method."
+        )
+    from fedsim import generators
+
+    source = generators.load(config.generator, device)
+    (channels, height, width), (made_channels, made_height, made_width) = task.input_shape, source.image_shape
+    if made_height < height or made_width < width:
+        raise UserError(
+            f"the generator {source.name} makes images of {made_height}x{made_width} pixels, fewer than the clients' "
+            f"{height}x{width}; choose a larger one with method.generator."
+        )
+    if channels != made_channels and {channels, made_channels} != {1, 3}:
+        raise UserError(
+            f"the generator {source.name} makes images of {made_channels} channels, the clients' have {channels}; "
+            "choose another with method.generator."
+        )
+    if config.pairs_from == "labels":
+        generators.choose_labels(source, task.num_classes, torch.Generator())
+    return source
+
+
+def fit_images(images: Tensor, input_shape: tuple[int, ...]) -> Tensor:
+    """Images (N, ch, h, w) as the clients' data are: shrunk to cover their size, cut to it, grey or in colour."""
+    channels, height, width = input_shape
+    if images.shape[1] == 3 and channels == 1:
+        images = (images * images.new_tensor(LUMINANCE)[:, None, None]).sum(dim=1, keepdim=True)
+    elif images.shape[1] == 1 and channels == 3:
+        images = images.expand(-1, 3, -1, -1)
+    factor = max(height / images.shape[2], width / images.shape[3])
+    size = (max(height, round(images.shape[2] * factor)), max(width, round(images.shape[3] * factor)))
+    if size != tuple(images.shape[2:]):
+        images = interpolate(images, size, mode="bilinear", antialias=True)
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    return images[:, :, top : top + height, left : left + width].contiguous()
+
+
+def _kind(source: Generator) -> str:
+    """Which published weights belong to a generator."""
+    if source.name == "tiny":
+        return "tiny"
+    if not source.name.endswith(".pkl"):
+        return "stable_diffusion"
+    return "stylegan_xl" if source.num_labels else "stylegan"
+
+
+def _as_bytes(images: np.ndarray) -> np.ndarray:
+    """[−1, 1] to 0 … 255."""
+    return np.rint(np.clip((images + 1) * 127.5, 0, 255)).astype(np.uint8)

@@ -1,0 +1,149 @@
+"""What all launchers share: the server as a forked child, its events on the screen, a clean end of everything."""
+
+import json
+import os
+import select
+import signal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsim.errors import UserError
+from fedsim.results.folder import RunFolder
+from nodes import processes, zygote
+from nodes.display import Display
+from nodes.events import Event, pipe_watcher
+from nodes.server import security_from, serve
+from protocol import keys
+from protocol.errors import AddressUnusable
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How the server of a run is started."""
+
+    address: str = "tcp://127.0.0.1:*"
+    curve: bool = False
+    resume: bool = False
+
+
+class Launcher(ABC):
+    """Starts a server and, in a way of its own, clients; watches them; leaves nothing running."""
+
+    def __init__(self, folder: RunFolder, display: Display, options: LaunchOptions):
+        self.folder = folder
+        self.experiment = folder.experiment()
+        self.keys_folder = _make_keys(folder, self.experiment.run.clients) if options.curve else None
+        self._display = display
+        self._options = options
+        self._server: int | None = None
+        self._interrupts = 0
+
+    @abstractmethod
+    def start_clients(self, address: str) -> None:
+        """Start all clients; they are told the address and nothing else of the experiment."""
+
+    def check_clients(self) -> None:
+        """Called now and then while the run goes on; raises UserError when clients can never join."""
+
+    @abstractmethod
+    def finish_clients(self) -> None:
+        """The run is over and clients were told so: wait for them a moment."""
+
+    @abstractmethod
+    def kill_clients(self) -> None:
+        """End whatever clients are left, at once."""
+
+    def run(self) -> int:
+        """Start everything and watch it to its end; returns the exit code."""
+        try:
+            return self._run()
+        finally:
+            self.kill_clients()
+            if self._server is not None:
+                zygote.stop_process(self._server)
+            self._display.close()
+
+    def _run(self) -> int:
+        events_in, events_out = os.pipe()
+        address_in, address_out = os.pipe()
+        self._server = zygote.fork(lambda: self._server_main(address_out, events_out))
+        os.close(events_out)
+        os.close(address_out)
+        with os.fdopen(address_in) as pipe:
+            address = pipe.readline().strip()
+        if not address.startswith("tcp://"):
+            self._reap_server()
+            raise UserError(address or f"the server did not start; see {self.folder.logs / 'server.log'}.")
+        self.start_clients(address)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_interrupt)
+        try:
+            self._watch(events_in)
+        finally:
+            os.close(events_in)
+        status = self._reap_server()
+        if os.WIFSIGNALED(status):
+            saved = self.experiment.cluster.checkpoint_every
+            hint = f"; go on with: --resume {self.folder.path}" if saved else ""
+            raise UserError(f"the server {processes.describe_exit(status)}{hint}.")
+        self.finish_clients()
+        return os.waitstatus_to_exitcode(status)
+
+    def _watch(self, events_in: int) -> None:
+        """Show events until the server closes its end of the pipe."""
+        buffer = b""
+        while True:
+            if not select.select([events_in], [], [], 0.5)[0]:
+                self.check_clients()
+                continue
+            chunk = os.read(events_in, 1 << 16)
+            if not chunk:
+                return
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            for line in lines:
+                event: Event = json.loads(line)
+                self._display.on_event(event)
+
+    def _reap_server(self) -> int:
+        assert self._server is not None
+        _, status = os.waitpid(self._server, 0)
+        self._server = None
+        return status
+
+    def _on_interrupt(self, *_: object) -> None:
+        """The first Ctrl-C ends the run with the results so far, the second ends it now."""
+        self._interrupts += 1
+        if self._interrupts > 1:
+            self.kill_clients()
+        if self._server is not None:
+            os.kill(self._server, signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
+
+    def _server_main(self, address_out: int, events_out: int) -> int:
+        zygote.redirect_output(self.folder.logs / "server.log")
+
+        def tell(text: str) -> None:
+            os.write(address_out, f"{text}\n".encode())
+            os.close(address_out)
+
+        try:
+            return serve(
+                self.folder,
+                self._options.address,
+                security=security_from(self.keys_folder) if self.keys_folder else None,
+                resume=self._options.resume,
+                watcher=pipe_watcher(events_out),
+                on_bound=tell,
+            )
+        except AddressUnusable as error:
+            tell(str(error))
+            return 2
+
+
+def _make_keys(folder: RunFolder, num_clients: int) -> Path:
+    path = folder.path / "keys"
+    if not path.exists():
+        keys.create(path, keys.SERVER)
+        for client in range(num_clients):
+            keys.create(path, keys.client_name(client))
+    return path

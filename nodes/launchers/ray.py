@@ -1,0 +1,126 @@
+"""A cluster scheduled by Ray (extra `ray`): the server here, a host of clients on every node of the Ray cluster.
+
+Ray only decides where hosts run and tells when one has died; messages still go over our own sockets, so they are
+measured like everywhere else. The nodes of a Ray cluster trust each other with code, so the clients' secret
+keys are handed to them through Ray; on every other way to start a run, secrets never travel.
+"""
+
+import importlib.util
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsim.errors import UserError
+from fedsim.results.folder import RunFolder
+from nodes.display import Display
+from nodes.launchers.base import Launcher, LaunchOptions
+from protocol import keys
+
+_EXIT_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A machine of the Ray cluster."""
+
+    id: str
+    num_cpus: float
+    num_gpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Which clients one machine runs."""
+
+    node: RayNode
+    ids: list[int]
+
+
+def assign(num_clients: int, nodes: Sequence[RayNode]) -> list[Assignment]:
+    """Blocks of client ids in proportion to the machines' GPUs, or to their cores where no machine has a GPU."""
+    by_gpu = any(node.num_gpus for node in nodes)
+    weights = [node.num_gpus if by_gpu else node.num_cpus for node in nodes]
+    total, start, reached, result = sum(weights), 0, 0.0, []
+    for node, weight in zip(nodes, weights, strict=True):
+        reached += weight
+        end = math.floor(num_clients * reached / total + 0.5)
+        if end > start:
+            result.append(Assignment(node, list(range(start, end))))
+        start = end
+    return result
+
+
+def require_ray() -> None:
+    """Before any folder or process exists; without importing it, which would start threads."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError("Ray is not installed; run: pip install 'fedsim-htfl[ray]'")
+
+
+def run_host(address: str, ids: list[int], secrets: dict[str, bytes], options: list[str]) -> int:
+    """Runs on a node: the same program that a person would start there by hand."""
+    with tempfile.TemporaryDirectory(prefix="fedsim-") as folder:
+        for name, content in secrets.items():
+            path = Path(folder) / name
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+        listed = ",".join(map(str, ids))
+        command = [sys.executable, "-m", "nodes.client", "--connect", address, "--ids", listed, "--keys", folder]
+        return subprocess.run([*command, "--state-dir", f"{folder}/state", *options], check=False).returncode
+
+
+class RayLauncher(Launcher):
+    """`ray_address` is that of a running cluster ("auto"); without one Ray starts a cluster on this machine."""
+
+    def __init__(self, folder: RunFolder, display: Display, ray_address: str | None):
+        super().__init__(folder, display, LaunchOptions(address="tcp://0.0.0.0:*", curve=True))
+        self._ray_address = ray_address
+        self._tasks: list[Any] = []
+        self._ray: Any = None
+
+    def start_clients(self, address: str) -> None:
+        """Ray is imported here, after the server was forked: it starts threads, which no fork survives."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray = ray
+        ray.init(address=self._ray_address, logging_level="warning", log_to_driver=False)
+        nodes = [
+            RayNode(item["NodeID"], item["Resources"].get("CPU", 0.0), item["Resources"].get("GPU", 0.0))
+            for item in ray.nodes()
+            if item["Alive"]
+        ]
+        reachable = address.replace("0.0.0.0", ray.util.get_node_ip_address())
+        cluster = self.experiment.cluster
+        options = ["--heartbeat", str(cluster.heartbeat_seconds or 5.0), "--slots", str(cluster.slots)]
+        remote = ray.remote(max_retries=0)(run_host)
+        for assignment in assign(self.experiment.run.clients, nodes):
+            there = NodeAffinitySchedulingStrategy(assignment.node.id, soft=False)
+            # Our own slots keep a machine from doing too much at once, so Ray need not reserve cores.
+            placed = remote.options(num_cpus=0, scheduling_strategy=there)
+            self._tasks.append(placed.remote(reachable, assignment.ids, self._secrets(assignment.ids), options))
+
+    def check_clients(self) -> None:
+        for task in self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)[0]:
+            try:
+                self._ray.get(task)
+            except self._ray.exceptions.RayError as error:
+                reason = str(error).strip().splitlines()[-1]
+                raise UserError(f"a Ray node cannot run clients: {reason} (is fedsim installed there?)") from None
+
+    def finish_clients(self) -> None:
+        self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=_EXIT_GRACE_SECONDS)
+
+    def kill_clients(self) -> None:
+        if self._ray is not None:
+            self._ray.shutdown()
+            self._ray = None
+
+    def _secrets(self, ids: list[int]) -> dict[str, bytes]:
+        assert self.keys_folder is not None
+        names = [f"{keys.client_name(client)}.key_secret" for client in ids]
+        return {name: (self.keys_folder / name).read_bytes() for name in [f"{keys.SERVER}.key", *names]}

@@ -1,0 +1,255 @@
+"""Commands as a user types them, run as real processes: what they print, how they end, what they leave behind."""
+
+import contextlib
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+PROJECT = Path(__file__).resolve().parent.parent
+PATIENCE_SECONDS = 60.0
+"""How long a test waits for what must come; only a failing test waits that long."""
+
+TINY = (
+    *("--dataset", "spiral", "--model-group", "MLP", "--feature-dim", "3", "--clients", "4", "--rounds", "3"),
+    *("--set", "data.samples_per_class=40", "--set", "cluster.server_threads=1"),
+)
+"""Points in a plane, six classes, models of a few hundred weights: a round takes milliseconds."""
+
+Found = TypeVar("Found")
+
+
+def wait_for(what: Callable[[], Found | None], meaning: str, seconds: float = PATIENCE_SECONDS) -> Found:
+    """The first result that is neither None nor False."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, f"waited {seconds:g} s in vain: {meaning}"
+        time.sleep(0.01)
+    return found
+
+
+class Shell:
+    """Starts commands from one preloaded parent."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]):
+        self._folder = folder
+        self._num_started = 0
+        self._parent = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("preloaded.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
+            start_new_session=True,
+            text=True,
+        )
+
+    @contextlib.contextmanager
+    def commands(self, folder: Path) -> Iterator["Start"]:
+        """A function that starts commands in a folder. All must have ended by the end; those that have not die."""
+        started: list[Command] = []
+
+        def start(*argv: str | Path, cwd: Path = folder, fresh: bool = False, **environment: str) -> Command:
+            started.append(self._start([str(word) for word in argv], cwd, fresh, environment))
+            return started[-1]
+
+        try:
+            yield start
+            left = [" ".join(command.argv) for command in started if command.alive()]
+        finally:
+            for command in started:
+                command.kill()
+        assert not left, f"still running: {left}"
+
+    def _start(self, argv: list[str], cwd: Path, fresh: bool, environment: dict[str, str]) -> "Command":
+        prefix = self._folder / f"command-{self._num_started:03d}"
+        self._num_started += 1
+        stdout, stderr = prefix.with_suffix(".out"), prefix.with_suffix(".err")
+        pid = self.ask(
+            start={
+                "argv": argv,
+                "cwd": str(cwd),
+                "environment": environment,
+                "stdout": str(stdout),
+                "stderr": str(stderr),
+                "fresh": fresh,
+            }
+        )
+        return Command(self, argv, pid, stdout, stderr)
+
+    def ask(self, **request: Any) -> Any:
+        assert self._parent.stdin is not None and self._parent.stdout is not None
+        self._parent.stdin.write(json.dumps(request) + "\n")
+        self._parent.stdin.flush()
+        return json.loads(self._parent.stdout.readline())
+
+    def close(self) -> None:
+        """The parent ends with its input, and all commands with it."""
+        assert self._parent.stdin is not None and self._parent.stdout is not None
+        self._parent.stdin.close()
+        self._parent.wait(PATIENCE_SECONDS)
+        self._parent.stdout.close()
+
+
+class Command:
+    """One command: the leader of a session with all its descendants."""
+
+    def __init__(self, shell: Shell, argv: list[str], pid: int, stdout: Path, stderr: Path):
+        self._shell = shell
+        self._stdout, self._stderr = stdout, stderr
+        self.argv = argv
+        self.pid = pid
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout.read_text() if self._stdout.exists() else ""
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text() if self._stderr.exists() else ""
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        code: int | None = self._shell.ask(poll=self.pid)
+        return code
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """Until it has ended; returns the exit code."""
+        ended = wait_for(
+            lambda: (code,) if (code := self.code) is not None else None,
+            f"{' '.join(self.argv)} does not end; it has printed:\n{self.stdout}{self.stderr}",
+            seconds,
+        )
+        return ended[0]
+
+    def succeed(self) -> "Command":
+        """Wait for the exit code 0."""
+        assert self.wait() == 0, f"{' '.join(self.argv)} failed:\n{self.stdout}{self.stderr}"
+        return self
+
+    def alive(self) -> list[int]:
+        """All processes of this command that run now."""
+        return [pid for pid in psutil.pids() if pid == self.pid or _session(pid) == self.pid if _runs(pid)]
+
+    def wait_until_gone(self) -> None:
+        wait_for(lambda: not self.alive(), f"something of {' '.join(self.argv)} is still running")
+
+    def roles(self) -> dict[str, int]:
+        """The cluster's processes by the name of the log that each prints to: server, clients, client-00002."""
+        found = {}
+        for pid in self.alive():
+            with contextlib.suppress(OSError):
+                output = Path(f"/proc/{pid}/fd/1").readlink()
+                if output.suffix == ".log":
+                    found[output.stem] = pid
+        return found
+
+    def role(self, name: str) -> int:
+        return wait_for(lambda: self.roles().get(name), f"there is no process {name}")
+
+    def send(self, number: signal.Signals) -> None:
+        """To the leader alone."""
+        os.kill(self.pid, number)
+
+    def send_to_all(self, number: signal.Signals) -> None:
+        """To the whole process group at once, as a terminal does with Ctrl-C."""
+        os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        for pid in self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait_until_gone()
+
+
+Start = Callable[..., Command]
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """What happened in a run so far; a line that is being written is left for later."""
+    path = folder / "events.jsonl"
+    if not path.exists():
+        return []
+    *lines, _ = path.read_text().split("\n")
+    return [json.loads(line) for line in lines]
+
+
+def events_of(folder: Path, kind: str, **wanted: Any) -> Iterator[dict[str, Any]]:
+    for event in events(folder):
+        if event["event"] == kind and all(event.get(name) == value for name, value in wanted.items()):
+            yield event
+
+
+def wait_for_event(folder: Path, kind: str, **wanted: Any) -> dict[str, Any]:
+    return wait_for(
+        lambda: next(events_of(folder, kind, **wanted), None), f"no event {kind} {wanted} in {folder}"
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command that makes a run folder."""
+
+    command: Command
+    folder: Path
+
+    def succeed(self) -> "Run":
+        self.command.succeed()
+        return self
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return summary
+
+
+def start_run(start: Start, folder: Path, *options: str) -> Run:
+    """`run_cluster.py` with a tiny experiment; later options win."""
+    return Run(start(PROJECT / "run_cluster.py", *TINY, *options, "--out", folder), folder)
+
+
+def address_of(server: Command) -> str:
+    """Where a server that was started by hand listens."""
+
+    def listening() -> str | None:
+        assert server.code is None, f"the server ended:\n{server.stdout}{server.stderr}"
+        found = re.search(r"^listening on (tcp://\S+)$", server.stdout, re.MULTILINE)
+        return found and found.group(1)
+
+    return wait_for(listening, "the server does not listen")
+
+
+def bits(folder: Path) -> dict[str, bytes]:
+    """All that the same seed must give again, to the byte."""
+    names = ("metrics.csv", "clients.csv", "final.safetensors")
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))

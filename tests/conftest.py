@@ -1,0 +1,79 @@
+"""Fixtures for tests that run whole commands: one preloaded parent, a cache of its own, tiny experiments."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from commands import TINY, Run, Shell, Start, address_of, start_run
+
+
+@pytest.fixture(scope="session")
+def command_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where commands keep decoded data sets."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def shell(tmp_path_factory: pytest.TempPathFactory, command_cache: Path) -> Iterator[Shell]:
+    environment = {"FEDSIM_CACHE": str(command_cache), "FEDSIM_DATA": "", "CUDA_VISIBLE_DEVICES": ""}
+    shell = Shell(tmp_path_factory.mktemp("shell"), environment)
+    try:
+        yield shell
+    finally:
+        shell.close()
+
+
+@pytest.fixture
+def python(shell: Shell, tmp_path: Path) -> Iterator[Start]:
+    """`python("-m", "nodes.server", ...)` starts a command in the test's folder; nothing of it may stay."""
+    with shell.commands(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def cluster(python: Start, tmp_path: Path) -> Callable[..., Run]:
+    """`cluster("--rounds", "5", name="a")` starts a tiny run with its results in the test's folder."""
+
+    def start(*options: str, name: str = "run") -> Run:
+        return start_run(python, tmp_path / name, *options)
+
+    return start
+
+
+@pytest.fixture
+def hand_driven_server(
+    python: Start, tmp_path: Path, command_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., tuple[str, Run]]]:
+    """`hand_driven_server("--method", "local")`: the address and the run of a server that waits for clients
+    of the test's own making, which compute in this process, on one thread as clients do."""
+    import torch
+
+    monkeypatch.setenv("FEDSIM_CACHE", str(command_cache))
+    num_threads = torch.get_num_threads()
+
+    def start(*options: str) -> tuple[str, Run]:
+        folder = tmp_path / "run"
+        command = python(
+            "-m", "nodes.server", *TINY, *options, "--bind", "tcp://127.0.0.1:*", "--out", folder
+        )
+        return address_of(command), Run(command, folder)
+
+    try:
+        yield start
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+@pytest.fixture(scope="session")
+def reference(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`reference("--method", "fedproto")`: the folder of an undisturbed in-process run, made once."""
+
+    @cache
+    def run(*options: str) -> Path:
+        folder = tmp_path_factory.mktemp("reference") / "run"
+        with shell.commands(folder.parent) as start:
+            start_run(start, folder, *options, "--in-process").succeed()
+        return folder
+
+    return run

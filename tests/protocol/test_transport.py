@@ -1,0 +1,446 @@
+"""Server and clients over real sockets: what arrives, what is refused, and what happens to the others."""
+
+import signal
+import socket
+import time
+
+import msgpack
+import numpy as np
+import pytest
+import zmq
+
+from protocol.codec import encode, pack
+from protocol.errors import AddressUnusable, DecodeError, LimitExceeded, PeerUnreachable, VersionMismatch
+from protocol.keys import KeyPair
+from protocol.limits import Limits
+from protocol.messages import Hello, Setup, Stop
+from protocol.transport import Arrived, ClientSocket, Lost, Rejected, ServerSocket
+
+SETUP = Setup(run="a-run")
+
+
+def hello(client):
+    return Hello(client=client, place="here", slots=1)
+
+
+def zeros(num_bytes):
+    return {"a": np.zeros(num_bytes, np.uint8)}
+
+
+def parcel_of(num_bytes):
+    return pack(zeros(num_bytes), {"a": "prototypes"})
+
+
+class TestExchange:
+    def test_both_ways_with_arrays(self, spawn, serve, collect):
+        peer = spawn()
+        server = serve()
+        arrays = {
+            "scalar": np.array(2.5),
+            "empty": np.zeros((0, 3), np.float32),
+            "prototypes": np.arange(20, dtype=np.float32).reshape(4, 5),
+        }
+        route = peer.connect(server.address, 7)
+        peer.send(SETUP, arrays)
+        (arrived,) = collect(server, 1)
+        assert arrived.decoded.message == SETUP and arrived.route == route
+        assert arrived.receipt.message == "setup"
+        assert [part.elements for part in arrived.receipt.parts] == [0, 1, 0, 20]
+        server.send(route, Stop(reason="back"), pack(arrays, dict.fromkeys(arrays, "prototypes")))
+        message, came_back = peer.receive()
+        assert message == Stop(reason="back")
+        for name, array in arrays.items():
+            for seen in (arrived.decoded.arrays[name], came_back[name]):
+                assert seen.dtype == array.dtype and seen.shape == array.shape
+                assert np.array_equal(seen, array)
+        assert not arrived.decoded.arrays["prototypes"].flags.writeable
+
+    def test_receipts_of_both_ends_are_the_same(self, spawn, serve, collect):
+        peer = spawn()
+        server = serve()
+        route = peer.connect(server.address, 7)
+        peer.send(SETUP, zeros(1000))
+        (arrived,) = collect(server, 1)
+        sent = server.send(route, SETUP, parcel_of(1000))
+        assert sent == arrived.receipt
+        assert sum(part.message_bytes for part in sent.parts) == sum(map(len, encode(SETUP, parcel_of(1000))))
+
+    def test_a_broadcast_reaches_everybody_with_the_same_bytes(self, spawn, serve, collect):
+        peers = [spawn() for _ in range(4)]
+        server = serve()
+        for client, peer in enumerate(peers):
+            peer.connect(server.address, client)
+            peer.send(hello(client))
+        routes = [event.route for event in collect(server, 4)]
+        parcel = parcel_of(50_000)
+        assert len({server.send(route, SETUP, parcel).wire_bytes for route in routes}) == 1
+        for peer in peers:
+            message, arrays = peer.receive()
+            assert message == SETUP and arrays["a"].nbytes == 50_000
+
+    def test_order_is_kept(self, spawn, serve, collect):
+        peer = spawn()
+        server = serve()
+        peer.connect(server.address, 7)
+        for number in range(50):
+            peer.send(Setup(run=str(number)))
+        assert [event.decoded.message.run for event in collect(server, 50)] == [str(n) for n in range(50)]
+
+    def test_route_is_the_client_and_chance(self):
+        routes = set()
+        for _ in range(3):
+            client = ClientSocket("tcp://127.0.0.1:9", 42)
+            routes.add(client._socket.identity)
+            client.close()
+        assert len(routes) == 3
+        assert all(route.startswith(b"42.") and len(route) == 3 + 16 for route in routes)
+
+    def test_nothing_came(self, serve):
+        server = serve()
+        assert list(server.events(0.0)) == list(server.events(0.01)) == list(server.events(-1.0)) == []
+
+    def test_client_may_come_before_the_server(self, spawn, serve, collect):
+        """What was queued leaves as soon as somebody listens."""
+        peer = spawn()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        peer.connect(address, 7)
+        peer.send(SETUP)
+        (arrived,) = collect(serve(address), 1)
+        assert arrived.decoded.message == SETUP
+
+    def test_client_finds_a_server_that_was_started_again(self, spawn, serve, collect):
+        peer = spawn()
+        first = ServerSocket("tcp://127.0.0.1:*")
+        try:
+            route = peer.connect(first.address, 7)
+            peer.send(SETUP)
+            collect(first, 1)
+        finally:
+            first.close()
+        second = serve(first.address)
+        peer.send(Setup(run="second"))
+        (arrived,) = collect(second, 1)
+        assert (arrived.route, arrived.decoded.message.run) == (route, "second")
+        second.send(route, Stop(reason="found"))
+        assert peer.receive()[0] == Stop(reason="found")
+        assert peer.num_connects() == 2
+
+
+class TestRefusedMessages:
+    @pytest.mark.parametrize(
+        ("frames", "error"),
+        [
+            ([b""], DecodeError),
+            ([b"hello"], DecodeError),
+            ([b"", b""], DecodeError),
+            ([b"\x81\xa1v" + b"\x91" * 1000 + b"\xc0"], VersionMismatch),
+            ([msgpack.packb({"v": 2})], VersionMismatch),
+            ([b"x"] * 40, LimitExceeded),
+            ([bytes(70_000)], LimitExceeded),
+            ([*encode(SETUP), b"one too many"], DecodeError),
+        ],
+    )
+    def test_counted_and_dropped_and_the_connection_kept(self, spawn, serve, collect, settle, frames, error):
+        peer = spawn()
+        server = serve()
+        peer.connect_raw(server.address, b"foreign")
+        peer.send_raw(frames)
+        (rejected,) = collect(server, 1)
+        assert isinstance(rejected, Rejected) and rejected.route == b"foreign"
+        assert type(rejected.error) is error
+        assert rejected.receipt.message == "rejected"
+        assert [part.message_bytes for part in rejected.receipt.parts] == list(map(len, frames))
+        peer.send_raw(encode(SETUP))
+        (arrived,) = collect(server, 1)
+        assert isinstance(arrived, Arrived) and arrived.connection is rejected.connection
+        settle(server, arrived.connection)
+
+    def test_client_tells_what_is_no_message(self):
+        context = zmq.Context()
+        router = context.socket(zmq.ROUTER)
+        router.linger = 0
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        client = ClientSocket(f"tcp://127.0.0.1:{port}", 7)
+        try:
+            client.send(SETUP)
+            assert router.poll(20_000)
+            route = router.recv_multipart()[0]
+            router.send_multipart([route, b"nonsense"])
+            with pytest.raises(DecodeError):
+                receive(client)
+            router.send_multipart([route, *encode(Stop(reason="sense"))])
+            assert receive(client).message == Stop(reason="sense")
+        finally:
+            client.close()
+            router.close()
+            context.term()
+
+    def test_port_scanner_disturbs_nobody(self, spawn, serve, collect):
+        peer = spawn()
+        server = serve()
+        host, port = server.address.removeprefix("tcp://").split(":")
+        for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, bytes(100)):
+            with socket.create_connection((host, int(port)), timeout=5) as scanner:
+                scanner.sendall(noise)
+        peer.connect(server.address, 7)
+        peer.send(SETUP)
+        (arrived,) = collect(server, 1)
+        assert arrived.decoded.message == SETUP
+
+
+class TestOversizeFrames:
+    @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "curve"])
+    def test_only_that_connection_is_dropped(self, spawn, serve, collect, keyed):
+        greedy, modest = spawn(), spawn()
+        pairs = [KeyPair(*zmq.curve_keypair()) for _ in range(3)]
+        allowed = {pair.public.decode(): client for client, pair in enumerate(pairs[:2])}
+        server = serve(
+            limits=Limits(max_frame_bytes=10_000), **({"keys": pairs[2], "allowed": allowed} if keyed else {})
+        )
+        routes = {}
+        for client, peer in enumerate((greedy, modest)):
+            options = {"keys": pairs[client], "server_key": pairs[2].public} if keyed else {}
+            routes[client] = peer.connect(server.address, client, **options)
+            peer.send(hello(client))
+            collect(server, 1)
+        greedy.send(SETUP, zeros(10_001))
+        assert collect(server, 1) == [Lost(routes[0])]
+        modest.send(SETUP, zeros(9_900))
+        (arrived,) = collect(server, 1)
+        assert arrived.route == routes[1] and arrived.decoded.arrays["a"].nbytes == 9_900
+        with pytest.raises(PeerUnreachable):
+            server.send(routes[0], SETUP)
+        # The refused message is not sent again; the peer comes back and can go on.
+        greedy.wait_for_connects(2)
+        greedy.send(Setup(run="again"))
+        (again,) = collect(server, 1)
+        assert (again.route, again.decoded.message) == (routes[0], Setup(run="again"))
+        assert modest.num_connects() <= 1
+
+    @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "curve"])
+    def test_largest_frame_passes(self, spawn, serve, collect, keyed):
+        """The limit is on the frame as it was handed over, not on what encryption makes of it."""
+        peer, limits = spawn(), Limits(max_frame_bytes=10_000)
+        server_pair, pair = (KeyPair(*zmq.curve_keypair()) for _ in range(2))
+        if keyed:
+            server = serve(limits=limits, keys=server_pair, allowed={pair.public.decode(): 7})
+            peer.connect(server.address, 7, keys=pair, server_key=server_pair.public)
+        else:
+            server = serve(limits=limits)
+            peer.connect(server.address, 7)
+        peer.send(SETUP, zeros(10_000))
+        (arrived,) = collect(server, 1)
+        assert arrived.decoded.arrays["a"].nbytes == 10_000
+
+    def test_client_is_protected_too(self, spawn, serve, collect):
+        peer = spawn()
+        server = serve()
+        route = peer.connect(server.address, 7, limits=Limits(max_frame_bytes=10_000))
+        peer.send(SETUP)
+        collect(server, 1)
+        server.send(route, SETUP, parcel_of(10_001))
+        assert collect(server, 1) == [Lost(route)]
+        with pytest.raises(TimeoutError):
+            peer.receive(0.3)
+
+    def test_a_claimed_size_is_not_allocated(self, serve, collect):
+        """A frame header that announces 2^62 bytes ends the connection, nothing else."""
+        server = serve()
+        host, port = server.address.removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as peer:
+            peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32))
+            read(peer, 64)
+            peer.sendall(b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00")
+            read(peer, 43)  # a message that comes before our READY has left would be taken for a second READY
+            peer.sendall(b"\x00" + bytes([len(encode(SETUP)[0])]) + encode(SETUP)[0])
+            (arrived,) = collect(server, 1)
+            assert arrived.decoded.message == SETUP
+            peer.sendall(b"\x02" + (1 << 62).to_bytes(8, "big") + b"x" * 100)
+            assert collect(server, 1) == [Lost(arrived.route)]
+
+
+class TestLostPeers:
+    def test_unknown_route(self, serve):
+        with pytest.raises(PeerUnreachable, match="nobody"):
+            serve().send(b"nobody", SETUP)
+
+    def test_killed_peer(self, spawn, serve, collect):
+        peer, other = spawn(), spawn()
+        server = serve()
+        routes = [peer.connect(server.address, 0), other.connect(server.address, 1)]
+        for client, one in enumerate((peer, other)):
+            one.send(hello(client))
+        collect(server, 2)
+        peer.signal(signal.SIGKILL)
+        assert collect(server, 1) == [Lost(routes[0])]
+        with pytest.raises(PeerUnreachable, match=routes[0].decode()):
+            server.send(routes[0], SETUP)
+        server.send(routes[1], SETUP)
+        assert other.receive()[0] == SETUP
+
+    def test_last_words_come_before_the_loss(self, spawn, serve, collect):
+        peer = spawn()
+        server = serve()
+        route = peer.connect(server.address, 7)
+        peer.send(SETUP)
+        collect(server, 1)
+        for number in range(3):
+            peer.send(Setup(run=str(number)), zeros(100_000))
+        peer.close()
+        events = collect(server, 4)
+        assert [event.decoded.message.run for event in events[:3]] == ["0", "1", "2"]
+        assert events[3:] == [Lost(route)]
+
+    def test_a_peer_that_came_back_is_not_lost(self, spawn, serve, collect, until):
+        """Both happened while the server did not look: it hears of the message only."""
+        peer = spawn()
+        server = serve()
+        route = peer.connect(server.address, 7)
+        peer.send(SETUP)
+        (before,) = collect(server, 1)
+        peer.wait_for_connects(1)
+        peer.cut(server.address)
+        peer.wait_for_connects(2)
+        peer.send(Setup(run="back"))
+        until(lambda: server._socket.poll(0))
+        (after,) = collect(server, 1)
+        assert isinstance(after, Arrived) and after.route == route
+        assert after.connection is not before.connection and not before.connection.is_open
+        server.send(route, Stop(reason="good"))
+        assert peer.receive()[0] == Stop(reason="good")
+
+    def test_a_loss_survives_an_abandoned_loop(self, spawn, serve, collect, until):
+        """A caller that stops in the middle of the events hears of the loss the next time."""
+        leaving, staying = spawn(), spawn()
+        server = serve()
+        lost = leaving.connect(server.address, 0)
+        leaving.send(SETUP)
+        collect(server, 1)
+        staying.connect(server.address, 1)
+        staying.send(SETUP)
+        leaving.kill()
+        until(lambda: server._socket.poll(0) and server.connections.monitor.poll(0))
+        for event in server.events(1.0):
+            assert isinstance(event, Arrived)
+            break
+        assert Lost(lost) in collect(server, 1)
+
+    def test_peer_that_does_not_read(self, spawn, serve, collect):
+        """The queue is short: the sender learns of it instead of filling its memory."""
+        peer = spawn()
+        server = serve()
+        route = peer.connect(server.address, 7)
+        peer.send(SETUP)
+        collect(server, 1)
+        peer.signal(signal.SIGSTOP)
+        with pytest.raises(PeerUnreachable):
+            for _ in range(1000):
+                server.send(route, SETUP, parcel_of(1_000_000))
+
+    def test_a_hanging_peer_is_noticed_by_its_heartbeat(self, spawn, serve, collect):
+        peer = spawn()
+        server = serve()
+        route = peer.connect(server.address, 7, heartbeat_seconds=0.2)
+        peer.send(SETUP)
+        collect(server, 1)
+        peer.wait_for_connects(1)
+        time.sleep(0.5)  # two pings, which tell the server how long to wait
+        peer.signal(signal.SIGSTOP)
+        assert collect(server, 1) == [Lost(route)]
+
+    @pytest.mark.parametrize(
+        ("heartbeat_seconds", "time_to_live_ms"),
+        [(0.0, 0), (0.5, 3000), (5.0, 30_000), (10.0, 60_000), (30.0, 60_000), (31.0, 0), (600.0, 0)],
+    )
+    def test_time_to_live_is_longer_than_the_interval(self, heartbeat_seconds, time_to_live_ms):
+        client = ClientSocket("tcp://127.0.0.1:9", 7, heartbeat_seconds=heartbeat_seconds)
+        try:
+            assert client._socket.heartbeat_ttl == time_to_live_ms
+            assert client._socket.heartbeat_ivl == heartbeat_seconds * 1000
+        finally:
+            client.close()
+
+
+class TestOptions:
+    """The table of docs/wire.md, as far as ZeroMQ lets options be read."""
+
+    @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "curve"])
+    def test_both_ends(self, serve, keyed):
+        pair = KeyPair(*zmq.curve_keypair())
+        server = serve(**({"keys": pair} if keyed else {}))
+        client = ClientSocket(server.address, 7, **({"keys": pair, "server_key": pair.public} if keyed else {}))
+        try:
+            for end in (server._socket, client._socket):
+                assert end.maxmsgsize == (1 << 30) + (33 if keyed else 0)
+                assert (end.sndhwm, end.rcvhwm, end.linger) == (64, 64, 1000)
+                assert (end.tcp_keepalive, end.tcp_keepalive_idle) == (1, 30)
+                assert end.mechanism == (zmq.CURVE if keyed else zmq.NULL)
+            assert server._socket.backlog == 1024
+            assert server._socket.heartbeat_ivl == client._socket.heartbeat_ivl == 0
+            assert (client._socket.reconnect_ivl, client._socket.reconnect_ivl_max) == (100, 2000)
+        finally:
+            client.close()
+
+    def test_heartbeats(self):
+        client = ClientSocket("tcp://127.0.0.1:9", 7, heartbeat_seconds=5.0)
+        try:
+            options = client._socket
+            assert (options.heartbeat_ivl, options.heartbeat_timeout, options.heartbeat_ttl) == (
+                5000,
+                30_000,
+                30_000,
+            )
+        finally:
+            client.close()
+
+
+class TestEnds:
+    @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1:notaport", "tcp://192.0.2.1:5555"])
+    def test_address_that_cannot_be_bound(self, address):
+        with pytest.raises(AddressUnusable, match=f"cannot listen on {address}"):
+            ServerSocket(address)
+
+    def test_address_in_use(self, serve):
+        server = serve()
+        with pytest.raises(AddressUnusable, match="in use"):
+            ServerSocket(server.address, keys=KeyPair(*zmq.curve_keypair()), allowed={})
+
+    @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1:notaport"])
+    def test_address_that_cannot_be_connected(self, address):
+        with pytest.raises(AddressUnusable, match=f"cannot connect to {address}"):
+            ClientSocket(address, 7)
+
+    def test_client_closes_without_a_server(self, spawn):
+        peer = spawn()
+        peer.connect("tcp://127.0.0.1:9", 7)
+        peer.send(SETUP)  # never leaves; closing waits for it, but not for ever
+        peer.close()
+
+    def test_server_closes_with_clients_connected(self, spawn, collect):
+        peer = spawn()
+        server = ServerSocket("tcp://127.0.0.1:*")
+        try:
+            route = peer.connect(server.address, 7)
+            peer.send(SETUP)
+            collect(server, 1)
+            server.send(route, Stop(reason="last"), parcel_of(1_000_000))
+        finally:
+            server.close()
+        message, arrays = peer.receive()
+        assert message == Stop(reason="last") and arrays["a"].nbytes == 1_000_000
+        assert all(not connection.is_open for connection in server.connections.all)
+
+
+def receive(client):
+    for _ in range(200):
+        if (decoded := client.receive(0.1)) is not None:
+            return decoded
+    raise TimeoutError("no message came")
+
+
+def read(connection, num_bytes):
+    while num_bytes:  # the socket's timeout is the deadline
+        part = connection.recv(num_bytes)
+        assert part, "the connection ended"
+        num_bytes -= len(part)
