@@ -23,6 +23,7 @@ from benchmarks._common import load, show, workers
 from fedsim.contract import Contract, Field, Payload
 from nodes.accounts import Accounts
 from nodes.border import Border, where
+from nodes.processes import keep_freed_memory
 from protocol import messages
 from protocol.codec import encode
 from protocol.transport import Arrived, ClientSocket, ServerSocket
@@ -127,6 +128,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="rounds in a block")
     parser.add_argument("--blocks", type=int, default=5, help="blocks of each kind")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as every node does
     ours_at, bare_at = (f"tcp://127.0.0.1:{port}" for port in _free_ports(2))
     mains = [lambda i=i: Ours.client(ours_at, i) for i in range(arguments.clients)]
     mains += [lambda i=i: Bare.client(bare_at, i) for i in range(arguments.clients)]

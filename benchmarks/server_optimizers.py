@@ -5,8 +5,8 @@
 Trainable prototypes (FedTGP), per mini-batch of 10: beside the time of the matrix products alone, which no
 implementation can avoid, and beside an nn.Module trained by autograd, torch.optim.SGD and a DataLoader. Prototype
 alignment (ProtoNorm), per iteration: beside differences of all pairs in all features. That both sides compute
-the same is checked before anything is timed. Repeats take turns and the best of each counts, so that other work
-on the machine disturbs neither side more.
+the same is checked before anything is timed. Repeats take turns and the best of each counts; with one thread it
+is the processor's time that is measured. So other work on the machine disturbs neither side more.
 """
 
 import argparse
@@ -95,13 +95,14 @@ def _alignment_table(repeats: int, threads: int) -> Table:
 
 
 def _best_seconds(candidates: list[Callable[[], object]], repeats: int) -> list[float]:
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = [float("inf")] * len(candidates)
     for repeat in range(repeats + 1):
         for index, candidate in enumerate(candidates):
-            start = time.perf_counter()
+            start = clock()
             candidate()
             if repeat:  # the first turn warms up
-                best[index] = min(best[index], time.perf_counter() - start)
+                best[index] = min(best[index], clock() - start)
     return best
 
 

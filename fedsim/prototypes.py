@@ -60,9 +60,7 @@ class PrototypeConfig(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.stale_prototypes and self.prototypes_from == "train_pass":
-            raise UserError(
-                "method.stale_prototypes = true needs method.prototypes_from = eval_pass; set both."
-            )
+            raise UserError("method.stale_prototypes = true needs method.prototypes_from = eval_pass; set both.")
 
     @property
     def weight(self) -> float:
@@ -211,9 +209,7 @@ class Uploaded:
     counts_N: Tensor | None
 
 
-def stack_uploads(
-    uploads: list[Upload], name: str, dim: int, num_classes: int, device: torch.device
-) -> Uploaded:
+def stack_uploads(uploads: list[Upload], name: str, dim: int, num_classes: int, device: torch.device) -> Uploaded:
     """Stack the arrays called `name`. Uploads without arrays, and those with no rows, add nothing."""
     filled = [upload for upload in uploads if upload.arrays]
     for upload in filled:
@@ -269,9 +265,7 @@ class PrototypeServer(Server, ABC):
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         task = self.context.task
-        uploaded = stack_uploads(
-            uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device
-        )
+        uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device)
         combined = self.combine(round, uploaded)
         rows_nK, ids_n = combined.prototypes.rows()
         down = {"prototypes": rows_nK}

@@ -96,6 +96,8 @@ def run_epochs(
             optimizer.step()
             total_loss += batch_loss.detach()
             num_batches += 1
+    # Gradients are as large as the model, and a client waits most of the time.
+    optimizer.zero_grad(set_to_none=True)
     return float(total_loss) / max(num_batches, 1)
 
 

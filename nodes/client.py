@@ -7,6 +7,7 @@ the server. A range of ids is started from one preloaded parent.
 """
 
 import logging
+import math
 import os
 import time
 import traceback
@@ -28,7 +29,7 @@ from nodes.work import Order, carry_out
 from protocol import keys as key_files
 from protocol import messages
 from protocol.codec import Decoded, Parcel, pack
-from protocol.errors import AdmissionRefused, DecodeError, ProtocolError
+from protocol.errors import AddressUnusable, AdmissionRefused, DecodeError, PeerUnreachable, ProtocolError
 from protocol.keys import KeyPair
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.transport import ClientSocket
@@ -38,6 +39,7 @@ log = logging.getLogger("client")
 EXIT_REFUSED, EXIT_NO_SERVER = 3, 4
 
 _POLL_SECONDS = 0.2
+_IDLE_SECONDS = 1.0  # then others may have the memory that the last work needed
 _MAX_ERROR_CHARS = 1500
 
 
@@ -81,14 +83,14 @@ class ClientNode:
         """Work until the server says stop; returns the exit code."""
         try:
             return self._loop()
-        except AdmissionRefused as error:
+        except (AdmissionRefused, PeerUnreachable) as error:
             print(f"client {self.client} may not join {self.settings.address}: {error}.", flush=True)
             return EXIT_REFUSED
         finally:
             self._socket.close()
 
     def _loop(self) -> int:
-        greeted, last_contact = 0, time.monotonic()
+        greeted, last_contact, tidy_at = 0, time.monotonic(), math.inf
         while self._stop_reason is None:
             try:
                 decoded = self._socket.receive(_POLL_SECONDS)
@@ -109,6 +111,10 @@ class ClientNode:
                 return EXIT_NO_SERVER
             if decoded is not None:
                 self._handle(decoded)
+                tidy_at = time.monotonic() + _IDLE_SECONDS
+            elif time.monotonic() > tidy_at:
+                processes.return_freed_memory()
+                tidy_at = math.inf
         print(f"client {self.client}: {self._stop_reason}", flush=True)
         return self._exit_code
 
@@ -153,6 +159,7 @@ class ClientNode:
         setup = self._half.setup()
         fields = self._border.contract.setup_up
         parcel = self._border.outgoing(setup, fields, f"client {self.client}, set-up, up")
+        processes.return_freed_memory()
         ready = messages.Ready(
             run=self._run,
             num_train=len(self._half.data.train),
@@ -234,10 +241,15 @@ def run_client(settings: Settings) -> int:
     """The main function of a client's process."""
     os.environ.update(settings.placement.environment)
     torch.set_num_threads(1)
-    return ClientNode(settings).run()
+    try:
+        return ClientNode(settings).run()
+    except AddressUnusable as error:
+        print(f"client {settings.client}: {error}", flush=True)
+        return EXIT_NO_SERVER
 
 
 if __name__ == "__main__":
+    from nodes.cli import execute
     from nodes.cli.client import command
 
-    command()
+    execute(command)

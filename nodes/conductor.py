@@ -78,7 +78,9 @@ class Conductor:
     def conclude(self, plan: Plan, reports: Mapping[int, Report], sizes: Mapping[int, int]) -> Row:
         """Record a round and let the server learn from it. `sizes` are the clients' training set sizes."""
         round = plan.order.round
-        ordered = {client: reports[client] for client in sorted(reports)}
+        # Whoever was only asked to save has no part in the round: checkpoints change no result.
+        took_part = [client for client in sorted(reports) if plan.order.evaluate or client in plan.cohort]
+        ordered = {client: reports[client] for client in took_part}
         metrics: Metrics = {}
         if plan.order.train:
             uploads = [

@@ -286,9 +286,10 @@ class Coordinator:
             return
         if known is None and self._resumed is not None:
             member.saved_round = self._resumed.client_rounds.get(str(member.client), -1)
-        if self.accounts.round >= 0 and member.saved_round < 0:
+        if member.has_answered and member.saved_round < 0:
             reason = f"client {member.client} has no saved state to go on with; use --checkpoint-every."
             self._refuse(arrived.route, member.client, reason)
+            member.lost_since = time.monotonic()
             return
         welcome = messages.Welcome(run=self._run, restore=member.saved_round)
         self._send(member, welcome, self._welcome)
@@ -324,6 +325,7 @@ class Coordinator:
         arrays = self._accept(member, arrived.decoded.arrays, fields, where(client, result.round, "up"))
         if arrays is None or not self._round.on_answer(client, result.attempt, now):
             return
+        member.has_answered = True
         round_trip = now - self._asked_at[client]
         if "train" in result.seconds:
             member.train_seconds = round_trip

@@ -1,5 +1,6 @@
 """Small facts about operating-system processes that several nodes need."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -7,6 +8,9 @@ import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+# Parameters of glibc's mallopt, and what they are set to.
+_TRIM_THRESHOLD, _KEPT_BYTES = -1, 1 << 30
+_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 32 << 20
 
 
 def die_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
@@ -27,6 +31,24 @@ def pss_bytes() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep freed memory for the next batch or round instead of handing it back to the kernel.
+
+    Memory from the kernel is mapped and cleared page by page. That took a third of the training time of some
+    models, and three times as long as copying an upload does. Where the C library is not glibc all stays as it is.
+    """
+    with contextlib.suppress(AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        library.mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
+def return_freed_memory() -> None:
+    """Give the kernel what malloc has kept: for a process that will do nothing for a while."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def cores() -> list[int]:

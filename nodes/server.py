@@ -5,6 +5,7 @@ python -m nodes.server --config experiment.toml --bind tcp://0.0.0.0:5555 --keys
 
 import ipaddress
 import logging
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from nodes.conductor import Conductor, use_server_threads
 from nodes.coordinator import Coordinator, Outcome
 from nodes.events import EventLog, Watcher
 from protocol import keys
+from protocol.errors import AddressUnusable
 from protocol.keys import KeyPair
 from protocol.limits import MEBIBYTE, Limits
 from protocol.transport import ServerSocket
@@ -56,12 +58,17 @@ def serve(
     started = time.monotonic()
     use_server_threads(experiment)
     limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
-    socket = ServerSocket(
-        address,
-        limits=limits,
-        keys=security.keys if security else None,
-        allowed=security.allowed if security else None,
-    )
+    try:
+        socket = ServerSocket(
+            address,
+            limits=limits,
+            keys=security.keys if security else None,
+            allowed=security.allowed if security else None,
+        )
+    except AddressUnusable:
+        if not resume:
+            shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
+        raise
     on_bound(socket.address)
     events = EventLog(folder.path / "events.jsonl", watcher)
     try:
@@ -159,6 +166,7 @@ def _stop_on_signals(coordinator: Coordinator) -> None:
 
 
 if __name__ == "__main__":
+    from nodes.cli import execute
     from nodes.cli.server import command
 
-    command()
+    execute(command)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodes.processes import describe_exit, die_with_parent
+from nodes.processes import describe_exit, die_with_parent, keep_freed_memory, return_freed_memory
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ def preload() -> None:
     """Import all that clients need. Making an optimizer imports torch's lazy half, which is the slow one."""
     # Threads that spin while they wait for work make a busy machine ten times slower; must be set before torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import sklearn.model_selection  # noqa: F401
     import torch
 
     import fedsim.assembly
@@ -37,8 +36,10 @@ def preload() -> None:
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     for name in fedsim.methods.names():
         fedsim.methods.load(name)
-    # Children must not write to the pages of objects that they share with us just to count references.
+    keep_freed_memory()
+    # Children must not write to the pages of objects that they share with us just to look for garbage.
     gc.collect()
+    return_freed_memory()
     gc.freeze()
 
 

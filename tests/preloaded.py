@@ -17,7 +17,6 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 from nodes import zygote
 from nodes.processes import die_with_parent

@@ -1,6 +1,6 @@
 """The generator inside the package: small flowers, so that FedKTL runs without any download.
 
-A style-based network of 0.7 million weights. The mapping turns noise and one of 102 labels into a vector w of
+A style-based network of 0.9 million weights. The mapping turns noise and one of 102 labels into a vector w of
 128 numbers, by mixing ten w of that label whose images are known to be good. The synthesis network starts from a
 learned 4×4 constant, and w scales the channels before every convolution (modulation, with demodulation after
 it) up to 32×32 pixels in colour. It follows StyleGAN2 but for the per-pixel noise, which is left out so that w

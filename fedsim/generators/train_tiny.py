@@ -4,7 +4,7 @@ The file holds `x_train` (N, h, w, 3) uint8, square, a multiple of 32 pixels wid
 below 102, as of the Oxford Flowers 102 data set (Nilsback and Zisserman, 2008). Images are averaged down to
 32×32.
 
-An adversarial game from nothing takes many hours on a processor; this takes half an hour on one core:
+An adversarial game from nothing takes many hours on a processor; this takes twenty minutes on one core:
 
 1. The synthesis network learns as the decoder of an autoencoder. An encoder gives each image a w of fixed
    length, noise is added so that neighbours of a w are valid too, and the image must come back (mean absolute
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("images", type=Path, help="a .npz file with x_train and y_train")
     parser.add_argument("out", type=Path, help="the .safetensors file to write")
     parser.add_argument("--decoding-steps", type=int, default=2600, help="of stage 1 (default %(default)s)")
-    parser.add_argument("--sharpening-steps", type=int, default=2000, help="of stage 2 (default %(default)s)")
+    parser.add_argument("--sharpening-steps", type=int, default=1700, help="of stage 2 (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="processor threads (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--preview", type=Path, help="a .png with a sheet of images to draw at the end")

@@ -1,11 +1,11 @@
-"""FedKTL: a generator on the server teaches the clients with one image and one latent a class (Zhang et al.,
+"""FedKTL: a generator on the server teaches the clients by an image and a latent for each class (Zhang et al.,
 CVPR 2024).
 
 Client: a linear layer h takes the features into the space of an ETF classifier, which is fixed and the same for
-everyone (fedsim/etf.py). Loss: ArcFace of the cosines (Eq. 1) + μ · L^M (Eq. 4), the squared error of
-h'(features of a generated image) against the image's latent; ArcFace alone in the first round. h' is a linear
-layer that starts from the same weights on every client in every round and is then thrown away. After training
-the client uploads its prototypes, the mean outputs of h. Prediction: largest cosine.
+everyone. Loss: ArcFace of the cosines (Eq. 1) + μ · L^M (Eq. 4), the squared error of h'(features of a generated
+image) against the latent of that image; ArcFace alone in the first round. h' is a linear layer that starts from
+the same weights on every client in every round and is then thrown away. After training the client uploads its
+prototypes, the mean outputs of h. Prediction: largest cosine. (Classifier and loss: fedsim/knowledge_transfer.py.)
 
 Server: trains F to turn prototypes into valid latents (Eq. 2 and 3, in
 fedsim/server_optimizers/feature_transformer.py), and generates an image from the mean latent of each class.
@@ -45,15 +45,15 @@ import numpy as np
 import torch
 from msgspec import Meta
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate, mse_loss, normalize
+from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from fedsim.class_vectors import ClassMeans, ClassVectors
 from fedsim.config import AboveZero, Count, Fraction, NonNegative, Positive, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
 from fedsim.data import Dataset, Subset
 from fedsim.errors import UserError
-from fedsim.etf import arcface_loss, simplex_etf
 from fedsim.evaluation import count_correct, outputs
+from fedsim.knowledge_transfer import arcface_loss, fit_images, simplex_etf, to_bytes, with_noise
 from fedsim.methods import base
 from fedsim.methods.base import ClientContext, Metrics, ServerContext, Step, Task, Upload
 from fedsim.prototypes import stack_uploads
@@ -62,9 +62,6 @@ from fedsim.training import Batch, run_epochs, samples_per_epoch, train_locally
 
 if TYPE_CHECKING:  # clients share this module, and must not load what only the server needs
     from fedsim.generators import Generator
-
-LUMINANCE = (0.299, 0.587, 0.114)
-"""Red, green and blue in the grey of ITU-R 601."""
 
 
 class Published(NamedTuple):
@@ -147,12 +144,16 @@ class Config(Section, frozen=True, kw_only=True):
         return self.transfer != "none" and self.pairs_from == "prototypes"
 
     @property
+    def kind(self) -> str:
+        """Of generator, as far as its name tells. Clients know no more of it."""
+        if self.generator in ("", "tiny"):
+            return "tiny"
+        return "stylegan" if Path(self.generator).suffix == ".pkl" else "stable_diffusion"
+
+    @property
     def mu(self) -> float:
-        """μ as a number. Clients know the generator by its name only, and that is enough for it."""
-        kind = {"": "tiny", "tiny": "tiny"}.get(self.generator) or (
-            "stylegan" if Path(self.generator).suffix == ".pkl" else "stable_diffusion"
-        )
-        return PUBLISHED[kind].transfer_weight if self.transfer_weight == "auto" else self.transfer_weight
+        """μ as a number."""
+        return PUBLISHED[self.kind].transfer_weight if self.transfer_weight == "auto" else self.transfer_weight
 
     def prototype_dim(self, task: Task) -> int:
         """P."""
@@ -172,12 +173,6 @@ def contract(config: Config) -> Contract:
     return Contract(up=up, down=generated)
 
 
-def with_noise(values: Tensor, scale: float, coefficient: float, generator: torch.Generator) -> Tensor:
-    """x (1 − p) + N(0, s²), as FedPCL perturbs what travels."""
-    noise = torch.randn(values.shape, generator=generator).to(values.device)
-    return values * (1 - coefficient) + scale * noise
-
-
 # ------------------------------------------------------------------------------------------------ client
 
 
@@ -191,7 +186,6 @@ class Client(base.Client):
         self.images: Tensor | None = None  # (C, ch, h, w) in [−1, 1]
         self.latents_CH: Tensor | None = None
         if self.config.classifier == "etf":
-            check_etf(self.config, task)
             self.etf_CP = simplex_etf(task.num_classes, dim, context.streams.torch("etf")).to(context.device)
             with context.streams.seeded("etf-projection"):
                 self.model.head = nn.Linear(task.feature_dim, dim).to(context.device)  # h
@@ -279,7 +273,7 @@ class Client(base.Client):
         own, context = self.data.train, self.context
         images = self.images.cpu().numpy()
         if own.dataset.inputs.dtype == np.uint8:
-            images = _as_bytes(images).transpose(0, 2, 3, 1)
+            images = to_bytes(images).transpose(0, 2, 3, 1)
         inputs = np.concatenate([np.take(own.dataset.inputs, own.indices, axis=0), images])
         labels = np.concatenate([own.labels, np.arange(len(images))])
         order = context.streams.numpy("mixture", client=context.client, round=round).permutation(len(labels))
@@ -328,27 +322,30 @@ class Server(base.Server):
     def __init__(self, context: ServerContext):
         super().__init__(context)
         self.config: Config = context.config
+        check_etf(self.config, context.task)
         self.transformer: FeatureTransformer | None = None
+        self.labelled_records: Arrays = {}
         if self.config.transfer == "none":
             return
         self.generator = open_generator(self.config, context.task, context.device)
         if self.config.uploads:
-            self.published = PUBLISHED[_kind(self.generator)]
             self.transformer = self._new_transformer()
 
     def setup(self, uploads: list[Upload]) -> Arrays:
         if self.config.transfer == "none" or self.config.uploads:
             return {}
-        return self._pairs(None, self._labelled_latents())[0]
+        down, self.labelled_records = self._pairs(None, self._labelled_latents())
+        return down
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         if self.transformer is None:
-            return Step(down={})
+            return Step(down={}, records=self.labelled_records)
         config, task, streams = self.config, self.context.task, self.context.streams
         dim = config.prototype_dim(task)
         uploaded = stack_uploads(uploads, "prototypes", dim, task.num_classes, self.context.device)
         valid = streams.torch("valid-latents", round=round)
-        published = self.published
+        is_xl = config.kind == "stylegan" and self.generator.num_labels > 0
+        published = PUBLISHED["stylegan_xl" if is_xl else config.kind]
         fit = self.transformer.fit(
             uploaded.vectors_NK,
             uploaded.labels_N,
@@ -400,7 +397,7 @@ class Server(base.Server):
             images = with_noise(images, config.image_noise, config.noise_coefficient, draw)
             latents_CH = with_noise(latents_CH, config.vector_noise, config.noise_coefficient, draw)
         floats = images.cpu().numpy()
-        pixels = _as_bytes(floats)
+        pixels = to_bytes(floats)
         down = {"images": pixels if config.image_dtype == "uint8" else floats}
         if config.transfer == "pairs":
             down["latents"] = latents_CH.cpu().numpy()
@@ -409,8 +406,7 @@ class Server(base.Server):
 
 def check(config: Config, task: Task) -> None:
     """All that can be wrong with these options for this task; loads the generator to see whether it fits."""
-    if config.classifier == "etf":
-        check_etf(config, task)
+    check_etf(config, task)
     if config.transfer != "none":
         open_generator(config, task, torch.device("cpu"))
 
@@ -419,7 +415,8 @@ def check_etf(config: Config, task: Task) -> None:
     least = task.num_classes - 1
     if config.etf_dim and config.etf_dim < least:
         raise UserError(
-            f"method.etf_dim = {config.etf_dim} is too small for {task.num_classes} classes; give at least {least}."
+            f"method.etf_dim = {config.etf_dim} is too small for {task.num_classes} classes; "
+            f"give at least {least}, or 0 for {task.num_classes}."
         )
 
 
@@ -436,7 +433,7 @@ def open_generator(config: Config, task: Task, device: torch.device) -> Generato
     (channels, height, width), (made_channels, made_height, made_width) = task.input_shape, source.image_shape
     if made_height < height or made_width < width:
         raise UserError(
-            f"the generator {source.name} makes images of {made_height}x{made_width} pixels, fewer than the clients' "
+            f"the generator {source.name} makes images of {made_height}x{made_width} pixels, but the clients' are "
             f"{height}x{width}; choose a larger one with method.generator."
         )
     if channels != made_channels and {channels, made_channels} != {1, 3}:
@@ -447,32 +444,3 @@ def open_generator(config: Config, task: Task, device: torch.device) -> Generato
     if config.pairs_from == "labels":
         generators.choose_labels(source, task.num_classes, torch.Generator())
     return source
-
-
-def fit_images(images: Tensor, input_shape: tuple[int, ...]) -> Tensor:
-    """Images (N, ch, h, w) as the clients' data are: shrunk to cover their size, cut to it, grey or in colour."""
-    channels, height, width = input_shape
-    if images.shape[1] == 3 and channels == 1:
-        images = (images * images.new_tensor(LUMINANCE)[:, None, None]).sum(dim=1, keepdim=True)
-    elif images.shape[1] == 1 and channels == 3:
-        images = images.expand(-1, 3, -1, -1)
-    factor = max(height / images.shape[2], width / images.shape[3])
-    size = (max(height, round(images.shape[2] * factor)), max(width, round(images.shape[3] * factor)))
-    if size != tuple(images.shape[2:]):
-        images = interpolate(images, size, mode="bilinear", antialias=True)
-    top, left = (size[0] - height) // 2, (size[1] - width) // 2
-    return images[:, :, top : top + height, left : left + width].contiguous()
-
-
-def _kind(source: Generator) -> str:
-    """Which published weights belong to a generator."""
-    if source.name == "tiny":
-        return "tiny"
-    if not source.name.endswith(".pkl"):
-        return "stable_diffusion"
-    return "stylegan_xl" if source.num_labels else "stylegan"
-
-
-def _as_bytes(images: np.ndarray) -> np.ndarray:
-    """[−1, 1] to 0 … 255."""
-    return np.rint(np.clip((images + 1) * 127.5, 0, 255)).astype(np.uint8)

@@ -23,7 +23,7 @@ from torch.nn.functional import batch_norm, mse_loss, relu
 from fedsim.class_vectors import ClassMeans, ClassVectors
 
 KERNEL_VARIANCES = (10.0, 15.0, 20.0, 50.0)
-"""Of the four Gaussian kernels whose sum is κ, in the published order."""
+"""Of the four Gaussian kernels whose sum is κ."""
 
 
 def squared_mmd(ours_BH: Tensor, valid_BH: Tensor) -> Tensor:
@@ -32,12 +32,16 @@ def squared_mmd(ours_BH: Tensor, valid_BH: Tensor) -> Tensor:
     The biased estimate, with each κ(x, x) = 4 counted, as published: two draws from one distribution have a
     positive discrepancy of the order of 1/B.
     """
-    num = len(ours_BH)
-    both_NH = torch.cat([ours_BH, valid_BH])
-    squares_N = both_NH.square().sum(dim=1)
-    distances_NN = (squares_N[:, None] + squares_N - 2 * both_NH @ both_NH.T).clamp_min(0)
-    kernels_NN = sum((distances_NN * (-0.5 / variance)).exp() for variance in KERNEL_VARIANCES)
-    return kernels_NN[:num, :num].mean() + kernels_NN[num:, num:].mean() - 2 * kernels_NN[:num, num:].mean()
+    ours, valid, both = kernel(ours_BH, ours_BH), kernel(valid_BH, valid_BH), kernel(ours_BH, valid_BH)
+    return ours.mean() + valid.mean() - 2 * both.mean()
+
+
+def kernel(first_NH: Tensor, second_MH: Tensor) -> Tensor:
+    """κ of all pairs, (N, M)."""
+    products_NM = first_NH @ second_MH.T
+    squares_N1, squares_M = first_NH.square().sum(dim=1, keepdim=True), second_MH.square().sum(dim=1)
+    distances_NM = (squares_N1 + squares_M - 2 * products_NM).clamp_min(0)
+    return sum((distances_NM * (-0.5 / variance)).exp() for variance in KERNEL_VARIANCES)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class FeatureTransformer(nn.Module):
         `trainable_centroids`: they are weights beside those of F, trained by the same loss, not means of F(P).
         """
         super().__init__()
-        self.hidden = nn.Linear(prototype_dim, prototype_dim)
+        # No bias: normalisation takes it out again, and Adam would make steps of the rounding in its zero gradient.
+        self.hidden = nn.Linear(prototype_dim, prototype_dim, bias=False)
         self.norm = nn.BatchNorm1d(prototype_dim)
         self.output = nn.Linear(prototype_dim, centroids_CH.shape[1])
         self.trainable_centroids = trainable_centroids

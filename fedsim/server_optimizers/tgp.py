@@ -96,13 +96,15 @@ class TrainablePrototypes(nn.Module):
         if not num_prototypes:
             return Fit(0.0, 0.0, 0.0)
         own_NC = nn.functional.one_hot(labels_N, len(margins_C)).to(prototypes_NK.dtype)
-        uploaded = (prototypes_NK, prototypes_NK.square().sum(dim=1, keepdim=True), labels_N, own_NC)
-        step = _Step(self, margins_C, lr)
+        squares_N1 = prototypes_NK.square().sum(dim=1, keepdim=True)
+        uploaded = (prototypes_NK, squares_N1, labels_N[:, None], own_NC, -margins_C * own_NC)
+        step = _Step(self, lr)
         epoch_losses = []
         for epoch in range(epochs):
             order_N = torch.randperm(num_prototypes, generator=generator).to(labels_N.device)
             # Split beforehand: slicing each array in each step would cost as much as the step's small sums.
-            batches = zip(*(array[order_N].split(batch_size) for array in uploaded), strict=True)
+            shuffled = (array.index_select(0, order_N).split(batch_size) for array in uploaded)
+            batches = zip(*shuffled, strict=True)
             if epoch in (0, epochs - 1):
                 losses = torch.stack([step(*batch, wants_loss=True) for batch in batches])
                 sizes = losses.new_tensor([len(labels_B) for labels_B in order_N.split(batch_size)])
@@ -118,56 +120,65 @@ class TrainablePrototypes(nn.Module):
 class _Step:
     """One SGD step on one mini-batch, with all large buffers made beforehand."""
 
-    def __init__(self, model: TrainablePrototypes, margins_C: Tensor, lr: float):
-        self.margins_C, self.lr = margins_C, lr
+    def __init__(self, model: TrainablePrototypes, lr: float):
+        self.lr = lr
         self.has_transform = model.use_transform
         self.vectors_CK = model.vectors.clone()
         self.next_vectors_CK, self.hidden_CK, self.output_CK, self.grad_output_CK, self.grad_hidden_CK = (
             torch.empty_like(self.vectors_CK) for _ in range(5)
         )
-        self.ones_C = torch.ones_like(margins_C)
+        self.ones_C = torch.ones_like(self.vectors_CK[:, 0])
+        # Transposed views, made once because even these take time when there are few classes.
+        self.output_KC, self.grad_output_KC = self.output_CK.T, self.grad_output_CK.T
+        self.grad_hidden_KC = self.grad_hidden_CK.T
         if self.has_transform:
             # Plain views of the parameters: the updates below train the module itself.
             self.weight1_KK, self.bias1_K = model.hidden.weight.detach(), model.hidden.bias.detach()
             self.weight2_KK, self.bias2_K = model.output.weight.detach(), model.output.bias.detach()
+            self.weight1_T, self.weight2_T = self.weight1_KK.T, self.weight2_KK.T
 
     def __call__(
         self,
         targets_BK: Tensor,
         squares_B1: Tensor,
-        labels_B: Tensor,
+        labels_B1: Tensor,
         own_BC: Tensor,
+        minus_margins_BC: Tensor,
         wants_loss: bool = False,
     ) -> Tensor | None:
-        """`squares_B1` is ‖target‖², `own_BC` the one-hot labels. Returns the loss if wanted."""
+        """`squares_B1` is ‖target‖², `own_BC` the one-hot labels, `minus_margins_BC` −margin where they are 1.
+
+        Returns the loss if wanted.
+        """
         if self.has_transform:
-            torch.addmm(self.bias1_K, self.vectors_CK, self.weight1_KK.T, out=self.hidden_CK)
+            torch.addmm(self.bias1_K, self.vectors_CK, self.weight1_T, out=self.hidden_CK)
             torch.relu_(self.hidden_CK)
-            torch.addmm(self.bias2_K, self.hidden_CK, self.weight2_KK.T, out=self.output_CK)
+            torch.addmm(self.bias2_K, self.hidden_CK, self.weight2_T, out=self.output_CK)
         else:
             self.output_CK.copy_(self.vectors_CK)
-        distances_BC = self._distances(targets_BK, squares_B1, labels_B)
-        logits_BC = torch.addcmul(distances_BC, own_BC, self.margins_C).neg_()
-        # ∂loss/∂distance = (1[c = y] − softmax) / B, and ∂distance/∂P̂ = (P̂ − p) / distance.
-        # The division by B is left to the step size.
-        pull_BC = torch.sub(own_BC, logits_BC.softmax(dim=1)).div_(distances_BC)
-        pull_BC.mul_(distances_BC > SMALLEST_DISTANCE)
+        distances_BC = self._distances(targets_BK, squares_B1, labels_B1)
+        logits_BC = torch.sub(minus_margins_BC, distances_BC)
+        # ∂loss/∂distance = (1[c = y] − softmax) / B, and ∂distance/∂P̂ = (P̂ − p) / distance, which is 0 where
+        # the distance is too small. The division by B is left to the step size.
+        divisors_BC = torch.threshold(distances_BC, SMALLEST_DISTANCE, torch.inf)
+        pull_BC = torch.sub(own_BC, logits_BC.softmax(dim=1)).div_(divisors_BC)
         torch.mul(self.output_CK, pull_BC.sum(dim=0)[:, None], out=self.grad_output_CK)
         self.grad_output_CK.addmm_(pull_BC.T, targets_BK, alpha=-1)
-        self._update(-self.lr / len(labels_B))
-        return nn.functional.cross_entropy(logits_BC, labels_B) if wants_loss else None
+        self._update(-self.lr / len(targets_BK))
+        return nn.functional.cross_entropy(logits_BC, labels_B1[:, 0]) if wants_loss else None
 
-    def _distances(self, targets_BK: Tensor, squares_B1: Tensor, labels_B: Tensor) -> Tensor:
+    def _distances(self, targets_BK: Tensor, squares_B1: Tensor, labels_B1: Tensor) -> Tensor:
         """‖target − output‖, at least SMALLEST_DISTANCE: by expanded squares, that is one matrix product.
 
         Expanded squares lose small distances to rounding. A prototype comes close to the targets of its own
         class only, so those distances alone are taken from differences.
         """
         output_squares_C = torch.linalg.vecdot(self.output_CK, self.output_CK)
-        squares_BC = torch.addmm(output_squares_C, targets_BK, self.output_CK.T, alpha=-2).add_(squares_B1)
-        distances_BC = squares_BC.clamp_min_(SMALLEST_DISTANCE**2).sqrt_()
-        own_B = torch.linalg.vector_norm(targets_BK - self.output_CK.index_select(0, labels_B), dim=1)
-        return distances_BC.scatter_(1, labels_B[:, None], own_B.clamp_min_(SMALLEST_DISTANCE)[:, None])
+        squares_BC = torch.addmm(output_squares_C, targets_BK, self.output_KC, alpha=-2).add_(squares_B1)
+        differences_BK = targets_BK - self.output_CK.index_select(0, labels_B1[:, 0])
+        own_squares_B = torch.linalg.vecdot(differences_BK, differences_BK)
+        squares_BC.scatter_(1, labels_B1, own_squares_B[:, None])
+        return squares_BC.clamp_min_(SMALLEST_DISTANCE**2).sqrt_()
 
     def _update(self, rate: float) -> None:
         """Back through F; every gradient uses the weights from before the step. `rate` is negative."""
@@ -175,15 +186,13 @@ class _Step:
             self.vectors_CK.add_(self.grad_output_CK, alpha=rate)
             return
         torch.mm(self.grad_output_CK, self.weight2_KK, out=self.grad_hidden_CK)
-        self.weight2_KK.addmm_(self.grad_output_CK.T, self.hidden_CK, alpha=rate)
-        self.bias2_K.addmv_(self.grad_output_CK.T, self.ones_C, alpha=rate)
+        self.weight2_KK.addmm_(self.grad_output_KC, self.hidden_CK, alpha=rate)
+        self.bias2_K.addmv_(self.grad_output_KC, self.ones_C, alpha=rate)
         # ReLU leaves nothing negative, so its own sign says where it let through.
         self.grad_hidden_CK.mul_(self.hidden_CK.sign_())
-        torch.addmm(
-            self.vectors_CK, self.grad_hidden_CK, self.weight1_KK, alpha=rate, out=self.next_vectors_CK
-        )
-        self.weight1_KK.addmm_(self.grad_hidden_CK.T, self.vectors_CK, alpha=rate)
-        self.bias1_K.addmv_(self.grad_hidden_CK.T, self.ones_C, alpha=rate)
+        torch.addmm(self.vectors_CK, self.grad_hidden_CK, self.weight1_KK, alpha=rate, out=self.next_vectors_CK)
+        self.weight1_KK.addmm_(self.grad_hidden_KC, self.vectors_CK, alpha=rate)
+        self.bias1_K.addmv_(self.grad_hidden_KC, self.ones_C, alpha=rate)
         self.vectors_CK, self.next_vectors_CK = self.next_vectors_CK, self.vectors_CK
 
 

@@ -31,10 +31,10 @@ def fedsim() -> None:
 
 
 def main() -> None:
-    run(fedsim)
+    execute(fedsim)
 
 
-def run(command: click.Command) -> None:
+def execute(command: click.Command) -> None:
     """Run a command; a user's mistake is one sentence on standard error and a code, never a traceback."""
     try:
         sys.exit(command(standalone_mode=False) or 0)

@@ -98,7 +98,7 @@ def build_experiment(
 @experiment_options
 @click.option("--out", type=Path, help="Results folder; by default runs/<method>-<data set>-<time>.")
 @click.option("--resume", type=Path, help="Go on with a run from its last checkpoint.")
-@click.option("--port", type=int, default=0, help="Port of the server; 0: any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the server; 0: any free one.")
 @click.option("--curve", is_flag=True, help="Encrypt and authenticate, as between machines.")
 @click.option("--launcher", type=click.Choice(["local", "ray"]), default="local", help="Who starts the clients.")
 @click.option("--ray-address", help="A running Ray cluster (auto); without it, Ray on this machine.")
@@ -126,7 +126,7 @@ def command(
     if resume is None:
         experiment = build_experiment(**options)
     else:
-        _refuse_with_resume(out=out, **options)
+        refuse_with_resume(out=out, in_process=in_process, print_commands=print_commands, **options)
     if print_commands:
         from nodes.launchers.commands import print_commands as print_them
 
@@ -180,8 +180,9 @@ def _check(experiment: Experiment) -> None:
     assembly.check(experiment)
 
 
-def _refuse_with_resume(**options: Any) -> None:
-    given = [name for name, value in options.items() if value not in (None, ())]
+def refuse_with_resume(**options: Any) -> None:
+    """A resumed run is the run that it was: nothing about it may be chosen again."""
+    given = [name for name, value in options.items() if value not in (None, (), False)]
     if given:
         option = "--" + given[0].replace("_", "-").replace("settings", "set").replace("config-file", "config")
         raise UserError(f"{option} cannot be given with --resume: the run goes on with its own config.toml.")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from nodes.cli.run import build_experiment, default_folder, experiment_options
+from nodes.cli.run import build_experiment, default_folder, experiment_options, refuse_with_resume
 
 
 @click.command()
@@ -39,6 +39,8 @@ def command(
     from nodes.display import make_display, print_summary
     from nodes.server import require_safe_address, security_from, serve
 
+    if resume is not None:
+        refuse_with_resume(out=out, **options)
     require_safe_address(bind, has_keys=keys_folder is not None, insecure=insecure)
     security = security_from(keys_folder) if keys_folder else None
     zygote.preload()

@@ -43,9 +43,6 @@ class Launcher(ABC):
     def start_clients(self, address: str) -> None:
         """Start all clients; they are told the address and nothing else of the experiment."""
 
-    def check_clients(self) -> None:
-        """Called now and then while the run goes on; raises UserError when clients can never join."""
-
     @abstractmethod
     def finish_clients(self) -> None:
         """The run is over and clients were told so: wait for them a moment."""
@@ -95,7 +92,6 @@ class Launcher(ABC):
         buffer = b""
         while True:
             if not select.select([events_in], [], [], 0.5)[0]:
-                self.check_clients()
                 continue
             chunk = os.read(events_in, 1 << 16)
             if not chunk:

@@ -1,0 +1,189 @@
+"""Any process may die at any moment: the run goes on or ends with a sentence, and nothing stays behind."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import Run, events_of, rows, wait_for, wait_for_event
+
+ENDLESS = ("--method", "fedproto", "--rounds", "100000")
+SOON = ("--set", "cluster.rejoin_seconds=0.5")
+
+
+@pytest.fixture
+def running(cluster: Callable[..., Run]) -> Callable[..., Run]:
+    """A run that is in the middle of its rounds."""
+
+    def start(*options: str) -> Run:
+        run = cluster(*ENDLESS, *options)
+        wait_for_event(run.folder, "round_finished", round=2)
+        return run
+
+    return start
+
+
+def hold(run: Run, client: int) -> tuple[int, int]:
+    """Stop a client for as long as the test likes; returns its process and the round that waits for it."""
+    process = run.command.role(f"client-{client:05d}")
+    os.kill(process, signal.SIGSTOP)
+
+    def waiting_round() -> tuple[int] | None:
+        asked = [event["round"] for event in events_of(run.folder, "asked", client=client)]
+        answered = [event["round"] for event in events_of(run.folder, "answered", client=client)]
+        return (asked[-1],) if len(asked) > len(answered) else None
+
+    return process, wait_for(waiting_round, f"client {client} is not asked")[0]
+
+
+def test_nothing_survives_the_launcher(running: Callable[..., Run]) -> None:
+    run = running()
+    assert set(run.command.roles()) == {"server", "clients", *(f"client-0000{i}" for i in range(4))}
+    run.command.send(signal.SIGKILL)
+    run.command.wait_until_gone()
+    assert run.command.wait() == -signal.SIGKILL
+    # The server had time to write down what there was.
+    assert not run.summary["completed"]
+    assert run.summary["reason"] == "the run was stopped (SIGTERM, or the launcher has died)"
+
+
+def test_nothing_survives_a_launcher_that_had_stopped_reading(running: Callable[..., Run]) -> None:
+    run = running()
+    run.command.send(signal.SIGSTOP)
+    sizes: list[int] = []
+
+    def no_longer_grows() -> bool:
+        sizes.append((run.folder / "events.jsonl").stat().st_size)
+        return len(sizes) > 50 and sizes[-1] == sizes[-50]
+
+    wait_for(no_longer_grows, "the server writes on although nobody reads its events")
+    run.command.send(signal.SIGKILL)
+    run.command.wait_until_gone()
+
+
+def test_a_killed_server_is_named_and_takes_everything_with_it(running: Callable[..., Run]) -> None:
+    run = running()
+    os.kill(run.command.role("server"), signal.SIGKILL)
+    assert run.command.wait() == 2
+    assert run.command.stderr == "error: the server was killed by signal 9 (SIGKILL).\n"
+    assert not run.command.alive()
+
+
+def test_a_killed_server_with_checkpoints_comes_with_the_way_to_go_on(running: Callable[..., Run]) -> None:
+    run = running("--checkpoint-every", "2")
+    os.kill(run.command.role("server"), signal.SIGKILL)
+    assert run.command.wait() == 2
+    assert run.command.stderr.endswith(f"(SIGKILL); go on with: --resume {run.folder}.\n")
+    assert not run.command.alive()
+
+
+def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[..., Run]) -> None:
+    run = cluster("--method", "fedproto", "--rounds", "60", *SOON)
+    wait_for_event(run.folder, "round_finished", round=0)
+    process, round = hold(run, 2)
+    os.kill(process, signal.SIGKILL)
+    run.succeed()
+    assert next(events_of(run.folder, "lost"))["client"] == 2
+    first_without = next(events_of(run.folder, "left_out"))
+    assert (first_without["client"], first_without["round"]) == (2, round)
+    assert f"client 2 was lost in round {round}" in run.command.stdout
+    assert f"round {round} goes on without client 2: lost for " in run.command.stdout
+    clients = [int(row["clients"]) for row in rows(run.folder / "metrics.csv")]
+    assert clients == [4] * round + [3] * (61 - round)
+    assert run.summary["completed"] and run.summary["rounds"] == 60
+    # The kernel's word on the others; the lost one ended early and may differ.
+    audit = run.summary["audit"]
+    assert audit["connections"] == 4 and all(item["client"] == 2 for item in audit["differences"])
+
+
+def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[..., Run]) -> None:
+    run = running(*SOON, "--set", "cluster.quorum=0.75")
+    (first, round), (second, _) = hold(run, 0), hold(run, 3)
+    os.kill(first, signal.SIGKILL)
+    os.kill(second, signal.SIGKILL)
+    assert run.command.wait() == 1
+    assert not run.command.alive()
+    reason = run.summary["reason"]
+    assert reason.startswith(f"round {round} has no quorum: 2 clients answered, cluster.quorum = 0.75 of 4 is needed")
+    assert "client 0: lost for " in reason and "client 3: lost for " in reason
+    assert f"stopped early: {reason}" in run.command.stdout
+    assert len(rows(run.folder / "metrics.csv")) == round
+
+
+def test_when_all_clients_die_the_run_ends(running: Callable[..., Run]) -> None:
+    run = running(*SOON)
+    os.kill(run.command.role("clients"), signal.SIGKILL)
+    assert run.command.wait() == 1
+    assert not run.command.alive()
+    assert "has no quorum: 0 clients answered" in run.summary["reason"]
+
+
+def test_a_client_that_hangs_is_late_and_leaves_no_process_behind(cluster: Callable[..., Run]) -> None:
+    run = cluster("--method", "fedproto", "--rounds", "60", "--set", "cluster.deadline_seconds=0.5")
+    wait_for_event(run.folder, "round_finished", round=0)
+    _, round = hold(run, 1)
+    late = wait_for_event(run.folder, "left_out", client=1)
+    assert late["round"] == round and late["reason"].startswith("late (")
+    os.kill(run.command.role("client-00001"), signal.SIGCONT)
+    run.succeed()
+    assert not run.command.alive()
+
+
+def test_a_client_that_never_wakes_up_is_killed_in_the_end(running: Callable[..., Run]) -> None:
+    run = running()
+    hold(run, 1)
+    run.command.send_to_all(signal.SIGINT)
+    assert run.command.wait() == 1
+    run.command.wait_until_gone()
+
+
+@pytest.mark.parametrize("whom", ["group", "launcher"])
+def test_ctrl_c_ends_the_run_with_its_results_so_far(whom: str, running: Callable[..., Run]) -> None:
+    run = running()
+    if whom == "group":
+        run.command.send_to_all(signal.SIGINT)
+    else:
+        run.command.send(signal.SIGTERM)
+    assert run.command.wait() == 1
+    assert not run.command.alive()
+    assert "Traceback" not in run.command.stdout + run.command.stderr
+    summary = run.summary
+    assert not summary["completed"] and summary["reason"].startswith("the run was stopped")
+    finished = [event["round"] for event in events_of(run.folder, "round_finished")]
+    assert [int(row["round"]) for row in rows(run.folder / "metrics.csv")] == finished
+    assert summary["rounds"] == len(finished) >= 3
+    assert f"stopped early: {summary['reason']}" in run.command.stdout
+    assert summary["audit"]["agree"] == 4
+    assert (run.folder / "final.safetensors").exists() and (run.folder / "ledger.csv").exists()
+
+
+def test_a_second_ctrl_c_ends_it_now(running: Callable[..., Run]) -> None:
+    run = running()
+    os.kill(run.command.role("server"), signal.SIGSTOP)  # a server that does not listen any more
+    run.command.send(signal.SIGINT)
+    assert run.command.code is None
+    run.command.send(signal.SIGINT)
+    assert run.command.wait() == 2
+    assert run.command.stderr == "error: the server was killed by signal 9 (SIGKILL).\n"
+    assert not run.command.alive()
+
+
+def test_ctrl_c_while_clients_are_joining_leaves_nothing(cluster: Callable[..., Run]) -> None:
+    run = cluster(*ENDLESS)
+    held = run.command.role("client-00003")
+    os.kill(held, signal.SIGSTOP)
+    wait_for_event(run.folder, "started")
+    run.command.send_to_all(signal.SIGINT)
+    assert run.command.wait() in (1, 130)
+    run.command.wait_until_gone()
+
+
+def test_a_run_whose_clients_never_come_says_who_is_missing(
+    hand_driven_server: Callable[..., tuple[str, Run]], tmp_path: Path
+) -> None:
+    _, run = hand_driven_server("--set", "cluster.join_seconds=0.3")
+    assert run.command.wait() == 1
+    assert run.summary["reason"] == (
+        "4 of 4 clients did not join within 0.3 s: 0, 1, 2, 3; start them, or raise cluster.join_seconds."
+    )
