@@ -102,8 +102,10 @@ class Train(Section, frozen=True, kw_only=True):
 
 
 class Cluster(Section, frozen=True, kw_only=True):
-    """How it is run: none of these may change a result, except server_threads by rounding."""
+    """How it is run: none of these may change a result, except device and server_threads by rounding."""
 
+    device: Literal["auto", "cpu"] = "auto"
+    """auto: the GPUs of each host where there are any. Results on a GPU differ from those on a CPU by rounding."""
     slots: Count = 0
     """Clients that train at once per host or GPU; 0: one per core, or one per GPU."""
     server_threads: Count = 0

@@ -9,6 +9,7 @@ arrays of one message. A message carries all arrays of its direction or none.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -39,12 +40,19 @@ class Field:
     shape: str
     dtype: str = "float32"
 
+    @cached_property
+    def numpy_dtype(self) -> np.dtype:
+        return np.dtype(self.dtype)
+
+    @cached_property
+    def _words(self) -> list[str]:
+        return self.shape.split()
+
     def bind(self, shape: tuple[int, ...], letters: dict[str, int]) -> str | None:
         """Match a real shape; free letters met for the first time are added. Returns what is wrong, if any."""
-        words = self.shape.split()
-        if len(words) != len(shape):
-            return f"has {len(shape)} dimensions, declared {len(words)} ({self.shape})"
-        for word, size in zip(words, shape, strict=True):
+        if len(self._words) != len(shape):
+            return f"has {len(shape)} dimensions, declared {len(self._words)} ({self.shape})"
+        for word, size in zip(self._words, shape, strict=True):
             expected = int(word) if word.isdigit() else letters.setdefault(word, size)
             if expected != size:
                 meaning = "" if word.isdigit() else f" with {word} = {expected}"
@@ -92,7 +100,7 @@ def check(arrays: Arrays, fields: Fields, dimensions: Mapping[str, int], where: 
         if name not in arrays:
             raise ContractError(f"{where}: field {name!r} is declared but missing")
         array = arrays[name]
-        if array.dtype != np.dtype(declared_field.dtype):
+        if array.dtype != declared_field.numpy_dtype:
             raise ContractError(
                 f"{where}: field {name!r} has dtype {array.dtype}, declared {declared_field.dtype}"
             )

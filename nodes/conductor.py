@@ -5,6 +5,7 @@ which is why they give the same bits.
 """
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from fedsim.methods.base import Metrics, State, Upload
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
 from nodes.border import Border
+from nodes.placement import place_server, visible_gpus
 from nodes.processes import cores
 from nodes.work import Order, Report
 
@@ -42,10 +44,10 @@ class Conductor:
     """Round after round: `plan`, then `conclude` with the reports. Rounds count from 0; round `rounds` only
     evaluates, so that the last aggregation counts."""
 
-    def __init__(self, experiment: Experiment, federation: Federation, folder: RunFolder):
+    def __init__(self, experiment: Experiment, federation: Federation, folder: RunFolder, device: torch.device):
         self.experiment = experiment
         self.folder = folder
-        self.server = assembly.make_server(experiment, federation)
+        self.server = assembly.make_server(experiment, federation, device)
         task = assembly.task_of(experiment, federation)
         self.border = Border(assembly.contract_of(experiment), task.dimensions)
         self.down: Arrays = {}
@@ -140,6 +142,13 @@ class Conductor:
 def _whole(metrics: Metrics) -> dict[str, float | int]:
     """Counts of samples are whole numbers, whatever they travelled as."""
     return {n: int(value) if n in ("correct", "tested") else value for n, value in metrics.items()}
+
+
+def use_server_device(experiment: Experiment) -> torch.device:
+    """Must come before this process touches CUDA for the first time."""
+    placement = place_server(visible_gpus(dict(os.environ)) if experiment.cluster.device == "auto" else [])
+    os.environ.update(placement.environment)
+    return torch.device(placement.device)
 
 
 def use_server_threads(experiment: Experiment) -> None:

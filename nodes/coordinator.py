@@ -266,6 +266,8 @@ class Coordinator:
                 self.on_result(message, member, arrived)
             case messages.Failure():
                 self.accounts.received(arrived.receipt, member.client, "control")
+                if self._goodbye:
+                    return
                 raise RunStopped(f"client {member.client} failed in round {message.round}: {message.error}")
             case other:
                 self.accounts.received(arrived.receipt, member.client, "control")

@@ -9,7 +9,7 @@ from fedsim.data import Federation
 from fedsim.methods.base import Upload
 from fedsim.results.folder import RunFolder
 from nodes.border import where
-from nodes.conductor import Conductor, use_server_threads
+from nodes.conductor import Conductor, use_server_device, use_server_threads
 from nodes.events import EventLog, Watcher
 from nodes.server import results_summary
 from nodes.work import Report, carry_out
@@ -20,9 +20,10 @@ def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
     experiment = folder.experiment()
     started = time.monotonic()
     federation: Federation = assembly.check(experiment)
-    conductor = Conductor(experiment, federation, folder)
+    device = use_server_device(experiment)
+    conductor = Conductor(experiment, federation, folder, device)
     border, contract = conductor.border, conductor.border.contract
-    clients = [assembly.make_client(experiment, federation, i) for i in range(experiment.run.clients)]
+    clients = [assembly.make_client(experiment, federation, i, device) for i in range(experiment.run.clients)]
     sizes = {client: len(half.data.train) for client, half in enumerate(clients)}
     events = EventLog(folder.path / "events.jsonl", watcher)
     events.say("started", address="in process", resumed_from=None)

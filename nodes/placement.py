@@ -37,6 +37,13 @@ def place_client(client: int, *, host: str, gpus: Sequence[str], cores: Sequence
     return Placement(host, slots, {"CUDA_VISIBLE_DEVICES": ""}, pinned)
 
 
+def place_server(gpus: Sequence[str]) -> Placement:
+    """The first GPU, or every core: clients are idle while the server's optimizer runs."""
+    if gpus:
+        return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": gpus[0]})
+    return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": ""}, (0,))
+
+
 def visible_gpus(environment: dict[str, str]) -> list[str]:
     """The GPUs of this host, found without initialising CUDA, which would break every later fork."""
     if (listed := environment.get("CUDA_VISIBLE_DEVICES")) is not None:

@@ -13,7 +13,7 @@ _TRIM_THRESHOLD, _KEPT_BYTES = -1, 1 << 30
 _MMAP_THRESHOLD, _MAPPED_BYTES = -3, 32 << 20
 
 
-def die_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
+def die_with_parent(parent: int, number: int) -> None:
     """Ask the kernel for a signal when our parent dies, so that nothing outlives its launcher.
 
     `parent` is who we expect it to be: it may have died before the kernel knew of our wish.

@@ -19,7 +19,7 @@ from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
 from nodes.accounts import audit_summary, traffic_summary
 from nodes.checkpoint import Checkpoints
-from nodes.conductor import Conductor, use_server_threads
+from nodes.conductor import Conductor, use_server_device, use_server_threads
 from nodes.coordinator import Coordinator, Outcome
 from nodes.events import EventLog, Watcher
 from protocol import keys
@@ -72,7 +72,7 @@ def serve(
     on_bound(socket.address)
     events = EventLog(folder.path / "events.jsonl", watcher)
     try:
-        conductor = Conductor(experiment, assembly.check(experiment), folder)
+        conductor = Conductor(experiment, assembly.check(experiment), folder, use_server_device(experiment))
         manifest = _restore(conductor, folder) if resume else None
         coordinator = Coordinator(conductor, socket, events, manifest)
         _stop_on_signals(coordinator)

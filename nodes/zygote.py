@@ -43,8 +43,12 @@ def preload() -> None:
     gc.freeze()
 
 
-def fork(main: Callable[[], int]) -> int:
-    """Run `main` in a child that dies with this process; returns its process id."""
+def fork(main: Callable[[], int], death_signal: int = signal.SIGKILL) -> int:
+    """Run `main` in a child that dies with this process; returns its process id.
+
+    `death_signal` is what the child gets then. Only SIGKILL ends a child that is stopped or hangs; another
+    signal is for one that has something to write down.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -52,7 +56,7 @@ def fork(main: Callable[[], int]) -> int:
         return child
     code = 1
     try:
-        die_with_parent(parent)
+        die_with_parent(parent, death_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         code = main()

@@ -16,8 +16,8 @@ always. The ETF and the weights of h' come from the common seed, so nothing is s
 Deliberate choices
 - Latent centroids are means of F(P), as in Eq. 2. In the published runs they are weights of their own that start
   from N(0, 1): `trainable_centroids=true`. A class that nobody has uploaded yet has a random valid latent.
-- Prototypes are means of outputs of length one, as printed; `renormalize_prototypes=true` gives the means length
-  one again, as in the published runs.
+- Prototypes are the plain means that are printed, of outputs brought to length one; the published runs bring the
+  means to length one again: `renormalize_prototypes=true`.
 - Cosines are kept off ±1, where the angle has no derivative. The ETF needs no more than C − 1 dimensions.
 - Each step takes as many pairs as a batch has samples, from reshuffled passes over all C; Eq. 4 takes all C.
 - μ, λ and η_S belong to the generator: the published ones for StyleGAN-XL (taken to be the conditional
@@ -226,11 +226,11 @@ class Client(base.Client):
 
     def _own_loss(self, batch: Batch) -> Tensor:
         """L^A."""
-        outputs = self.model(batch.inputs)
+        made_BP = self.model(batch.inputs)
         if self.config.classifier == "original":
-            return cross_entropy(outputs, batch.labels_B)
+            return cross_entropy(made_BP, batch.labels_B)
         return arcface_loss(
-            normalize(outputs) @ self.etf_CP.T,
+            normalize(made_BP) @ self.etf_CP.T,
             batch.labels_B,
             scale=self.config.arcface_scale,
             margin=self.config.arcface_margin,
@@ -297,10 +297,10 @@ class Client(base.Client):
         means = ClassMeans(context.task.num_classes, config.prototype_dim(context.task), context.device)
         num_samples = samples_per_epoch(len(self.data.train), context.experiment.train)
         forward = self.model if etf else self.model.features
-        for some_BP, labels_B in outputs(
+        for made_BP, labels_B in outputs(
             self.model, self.data.train, context.device, forward=forward, num_samples=num_samples
         ):
-            means.add(normalize(some_BP) if etf else some_BP, labels_B)
+            means.add(normalize(made_BP) if etf else made_BP, labels_B)
         prototypes = means.means()
         vectors_CP = prototypes.vectors_CK
         if config.renormalize_prototypes and etf:

@@ -159,8 +159,9 @@ class _Step:
         distances_BC = self._distances(targets_BK, squares_B1, labels_B1)
         logits_BC = torch.sub(minus_margins_BC, distances_BC)
         # ∂loss/∂distance = (1[c = y] − softmax) / B, and ∂distance/∂P̂ = (P̂ − p) / distance, which is 0 where
-        # the distance is too small. The division by B is left to the step size.
-        divisors_BC = torch.threshold(distances_BC, SMALLEST_DISTANCE, torch.inf)
+        # the distance is too small (1.5: the root of the clamped square may round to just above the limit).
+        # The division by B is left to the step size.
+        divisors_BC = torch.threshold(distances_BC, 1.5 * SMALLEST_DISTANCE, torch.inf)
         pull_BC = torch.sub(own_BC, logits_BC.softmax(dim=1)).div_(divisors_BC)
         torch.mul(self.output_CK, pull_BC.sum(dim=0)[:, None], out=self.grad_output_CK)
         self.grad_output_CK.addmm_(pull_BC.T, targets_BK, alpha=-1)

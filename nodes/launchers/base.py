@@ -64,7 +64,9 @@ class Launcher(ABC):
     def _run(self) -> int:
         events_in, events_out = os.pipe()
         address_in, address_out = os.pipe()
-        self._server = zygote.fork(lambda: self._server_main(address_out, events_out))
+        self._server = zygote.fork(
+            lambda: self._server_main(address_out, events_in, events_out), death_signal=signal.SIGTERM
+        )
         os.close(events_out)
         os.close(address_out)
         with os.fdopen(address_in) as pipe:
@@ -115,7 +117,8 @@ class Launcher(ABC):
         if self._server is not None:
             os.kill(self._server, signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
 
-    def _server_main(self, address_out: int, events_out: int) -> int:
+    def _server_main(self, address_out: int, events_in: int, events_out: int) -> int:
+        os.close(events_in)  # or a server without a launcher would wait for ever for itself to read its events
         zygote.redirect_output(self.folder.logs / "server.log")
 
         def tell(text: str) -> None:

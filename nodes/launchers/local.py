@@ -42,7 +42,8 @@ class LocalLauncher(Launcher):
     def _host_main(self, address: str) -> int:
         zygote.redirect_output(self.folder.logs / "clients.log")
         cluster = self.experiment.cluster
-        gpus, cores = visible_gpus(dict(os.environ)), processes.cores()
+        gpus = visible_gpus(dict(os.environ)) if cluster.device == "auto" else []
+        cores = processes.cores()
 
         def settings(client: int) -> Settings:
             return Settings(

@@ -1,6 +1,7 @@
 """Any process may die at any moment: the run goes on or ends with a sentence, and nothing stays behind."""
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -99,16 +100,20 @@ def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[...,
 
 def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[..., Run]) -> None:
     run = running(*SOON, "--set", "cluster.quorum=0.75")
-    (first, round), (second, _) = hold(run, 0), hold(run, 3)
+    first, _ = hold(run, 0)
+    os.kill(run.command.role("client-00003"), signal.SIGKILL)
     os.kill(first, signal.SIGKILL)
-    os.kill(second, signal.SIGKILL)
     assert run.command.wait() == 1
     assert not run.command.alive()
     reason = run.summary["reason"]
-    assert reason.startswith(f"round {round} has no quorum: 2 clients answered, cluster.quorum = 0.75 of 4 is needed")
-    assert "client 0: lost for " in reason and "client 3: lost for " in reason
+    found = re.fullmatch(
+        r"round (\d+) has no quorum: 2 clients answered, cluster.quorum = 0.75 of 4 is needed "
+        r"\(client 0: lost for \d+ s, client 3: lost for \d+ s\).",
+        reason,
+    )
+    assert found, reason
     assert f"stopped early: {reason}" in run.command.stdout
-    assert len(rows(run.folder / "metrics.csv")) == round
+    assert len(rows(run.folder / "metrics.csv")) == int(found.group(1))
 
 
 def test_when_all_clients_die_the_run_ends(running: Callable[..., Run]) -> None:
@@ -116,7 +121,7 @@ def test_when_all_clients_die_the_run_ends(running: Callable[..., Run]) -> None:
     os.kill(run.command.role("clients"), signal.SIGKILL)
     assert run.command.wait() == 1
     assert not run.command.alive()
-    assert "has no quorum: 0 clients answered" in run.summary["reason"]
+    assert re.match(r"round \d+ has no quorum: [01] clients answered", run.summary["reason"])
 
 
 def test_a_client_that_hangs_is_late_and_leaves_no_process_behind(cluster: Callable[..., Run]) -> None:
@@ -175,8 +180,9 @@ def test_ctrl_c_while_clients_are_joining_leaves_nothing(cluster: Callable[..., 
     os.kill(held, signal.SIGSTOP)
     wait_for_event(run.folder, "started")
     run.command.send_to_all(signal.SIGINT)
-    assert run.command.wait() in (1, 130)
-    run.command.wait_until_gone()
+    os.kill(held, signal.SIGCONT)
+    assert run.command.wait() in (1, 2, 130)  # it depends on how far the launcher had come
+    assert not run.command.alive()
 
 
 def test_a_run_whose_clients_never_come_says_who_is_missing(

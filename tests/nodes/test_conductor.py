@@ -26,7 +26,7 @@ def conduct(tmp_path):
         experiment = config.build([layer])
         federation = SimpleNamespace(num_classes=3, input_shape=(1, 4, 4))
         folder = RunFolder.create(tmp_path / f"run-{next(numbers)}", experiment)
-        return Conductor(experiment, federation, folder)
+        return Conductor(experiment, federation, folder, torch.device("cpu"))
 
     return make
 

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from nodes import placement
-from nodes.placement import place_client, visible_gpus
+from nodes.placement import place_client, place_server, visible_gpus
 
 
 def test_without_gpus_all_clients_share_the_host_and_its_cores():
@@ -82,3 +82,9 @@ def test_no_driver_is_no_gpu(monkeypatch, error):
 
     monkeypatch.setattr(placement.subprocess, "run", fail)
     assert visible_gpus({}) == []
+
+
+def test_the_server_takes_the_first_gpu_or_none():
+    on_gpu, on_cpu = place_server(["3", "1"]), place_server([])
+    assert (on_gpu.device, on_gpu.environment) == ("cuda", {"CUDA_VISIBLE_DEVICES": "3"})
+    assert (on_cpu.device, on_cpu.environment) == ("cpu", {"CUDA_VISIBLE_DEVICES": ""})
