@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from nodes import zygote
+from nodes.processes import describe_exit
 
 
 @contextmanager
 def workers(mains: Sequence[Callable[[], int]]) -> Iterator[list[int]]:
-    """One forked process for each function, all of them gone at the end, whatever happens."""
+    """One forked process for each function; those that have not been waited for by the end are killed."""
     processes: list[int] = []
     try:
         for main in mains:
@@ -23,6 +24,15 @@ def workers(mains: Sequence[Callable[[], int]]) -> Iterator[list[int]]:
         for process in processes:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
+
+
+def wait_for(processes: list[int]) -> None:
+    """Until all have ended well; each leaves the list as it does."""
+    while processes:
+        _, status = os.waitpid(processes[0], 0)
+        processes.pop(0)
+        if status:
+            raise SystemExit(f"a worker {describe_exit(status)}")
 
 
 def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,6 +1,6 @@
 """What a cluster costs: a whole round of real processes beside a bare program that does the same work.
 
-    python -m benchmarks.round [--clients 20] [--rounds 3] [--blocks 2] [--epochs 5] [--dataset digits]
+    python -m benchmarks.round [--clients 20] [--rounds 2] [--blocks 3] [--epochs 2] [--dataset digits]
 
 A round is: every client receives prototypes, is evaluated, trains, and gives its prototypes (FedProto on HtCNN8,
 images of 28 × 28). The bare program forks one worker for each slot; a worker holds all clients, takes the next
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks._common import load, show, workers
+from benchmarks._common import load, show, wait_for, workers
 from fedsim import assembly, config
 from fedsim.config import Experiment
 from fedsim.data import Federation
@@ -34,6 +34,7 @@ from nodes.launchers.local import LocalLauncher
 from nodes.work import Order, carry_out
 
 WORK = ("receive", "evaluate", "train", "upload")
+PATIENCE_SECONDS = 300.0  # of a worker whose fellow has failed
 
 
 def make_experiment(arguments: argparse.Namespace) -> Experiment:
@@ -94,7 +95,7 @@ class Bare:
         shared = multiprocessing.get_context("fork")
         self.experiment = experiment
         self.num_rounds, self.num_clients = experiment.run.rounds, experiment.run.clients
-        self.meeting = shared.Barrier(experiment.cluster.slots)
+        self.meeting = shared.Barrier(experiment.cluster.slots, timeout=PATIENCE_SECONDS)
         self.next = shared.Value("i", 0)
         self.took = shared.Array("d", self.num_clients)
         self.seconds = shared.Array("d", self.num_rounds)
@@ -121,8 +122,7 @@ class Bare:
                 begun = time.monotonic()
                 carry_out(clients[client], Order(round, True, True), down if round else {})
                 self.took[client] = time.monotonic() - begun
-            last = self.meeting.wait() == 0
-            if last:
+            if self.meeting.wait() == 0:  # both are done, and one of them takes the time
                 self.seconds[round] = time.monotonic() - started
                 self.next.value = 0
             self.meeting.wait()
@@ -140,18 +140,16 @@ def play_bare(experiment: Experiment) -> list[float]:
     bare = Bare(experiment)
     mains = [lambda i=i: bare.work(i) for i in range(experiment.cluster.slots)]
     with workers(mains) as started:
-        while not all(zygote.has_ended(process, 1.0) for process in list(started)):
-            started[:] = [process for process in started if not zygote.has_ended(process, 0.01)]
-        started.clear()
+        wait_for(started)
     return list(bare.seconds)[1:]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds in a block")
-    parser.add_argument("--blocks", type=int, default=2, help="blocks of each kind")
-    parser.add_argument("--epochs", type=int, default=5, help="local epochs, so that a round takes seconds")
+    parser.add_argument("--rounds", type=int, default=2, help="timed rounds in a block")
+    parser.add_argument("--blocks", type=int, default=3, help="blocks of each kind")
+    parser.add_argument("--epochs", type=int, default=2, help="local epochs, so that a round takes seconds")
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--dataset", default="digits")
     arguments = parser.parse_args()

@@ -25,7 +25,7 @@ from fedsim.server_optimizers.tgp import TrainablePrototypes
 FEATURE_DIM, BATCH_SIZE, LR, MARGIN, PUBLISHED_EPOCHS = 512, 10, 0.01, 5.0, 100
 TGP_SIZES = ((10, 100, 10), (100, 900, 1))  # classes, uploaded prototypes, epochs timed at once
 PA_SIZES = (10, 100, 200)
-PA_ITERATIONS = 50
+PA_ITERATIONS = 10
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ log = logging.getLogger("client")
 EXIT_REFUSED, EXIT_NO_SERVER = 3, 4
 
 _POLL_SECONDS = 0.2
-_IDLE_SECONDS = 1.0  # then others may have the memory that the last work needed
+_IDLE_SECONDS = 5.0  # then others may have the memory that the last work needed
 _MAX_ERROR_CHARS = 1500
 
 

@@ -196,8 +196,6 @@ class Coordinator:
 
     def _save(self, round: int) -> None:
         """All clients that answered have saved; the manifest makes the set a checkpoint."""
-        for client in self._reports:
-            self.members.by_id[client].saved_round = round
         manifest = Manifest(
             round=round,
             client_rounds={str(c): member.saved_round for c, member in self.members.by_id.items()},
@@ -208,8 +206,7 @@ class Coordinator:
         self.events.say("checkpoint", round=round)
 
     def _say_round_finished(self, plan: Plan, row: Row, started: float, collected: float) -> None:
-        ledger = self.accounts.ledger
-        up, down = (ledger.total(direction=direction).wire_bytes for direction in ("up", "down"))
+        so_far = self.accounts.ledger.wire_bytes
         now = time.monotonic()
         server_seconds = self.conductor.server_seconds if plan.order.train else 0.0
         self.events.say(
@@ -218,8 +215,8 @@ class Coordinator:
             seconds=now - started,
             collect_seconds=collected - started,
             server_seconds=server_seconds,
-            wire_bytes_up=up,
-            wire_bytes_down=down,
+            wire_bytes_up=so_far["up"],
+            wire_bytes_down=so_far["down"],
         )
 
     def _say_goodbye(self, reason: str) -> list[Audit]:
@@ -318,16 +315,20 @@ class Coordinator:
             self._on_returned(member)
 
     def on_result(self, result: messages.Result, member: Member, arrived: Arrived) -> None:
-        client, now = member.client, time.monotonic()
-        in_cohort = self._plan is not None and client in self._plan.cohort
+        client, plan, now = member.client, self._plan, time.monotonic()
+        in_cohort = plan is not None and client in plan.cohort
         self.accounts.received(arrived.receipt, client, "method" if in_cohort else "evaluation")
-        if self._round is None or result.round != self.accounts.round:
+        if self._round is None or plan is None or result.round != self.accounts.round:
             return
         fields = self.conductor.border.contract.up
         arrays = self._accept(member, arrived.decoded.arrays, fields, where(client, result.round, "up"))
         if arrays is None or not self._round.on_answer(client, result.attempt, now):
             return
         member.has_answered = True
+        if (
+            plan.save
+        ):  # known at once: a client that dies before the round is over must not go on from an older state
+            member.saved_round = result.round
         round_trip = now - self._asked_at[client]
         if "train" in result.seconds:
             member.train_seconds = round_trip

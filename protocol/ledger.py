@@ -8,7 +8,7 @@
 Counts come from frame lengths before decoding, so that refused messages count too.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -108,11 +108,14 @@ class Ledger:
 
     def __init__(self) -> None:
         self._rows: dict[Key, Amounts] = defaultdict(Amounts)
+        self.wire_bytes: Counter[str] = Counter()
+        """By direction: a running sum, because every round asks for it and the rows grow with the rounds."""
 
     def record(self, receipt: Receipt, *, round: int, client: int, direction: str, purpose: str) -> None:
         for part in receipt.parts:
             key = Key(round, client, direction, purpose, receipt.message, part.payload)
             self._rows[key].add(part)
+            self.wire_bytes[direction] += part.wire_bytes
 
     def total(self, **wanted: object) -> Amounts:
         """The sum over all rows that have the wanted values: `total(direction="up", purpose="method")`."""
@@ -135,6 +138,9 @@ class Ledger:
             texts = (str(row[name]) for name in Key._fields[2:])
             key = Key(int(row["round"]), int(row["client"]), *texts)
             self._rows[key] = Amounts(*(int(row[item.name]) for item in fields(Amounts)))
+        self.wire_bytes = Counter()
+        for key, amounts in self._rows.items():
+            self.wire_bytes[key.direction] += amounts.wire_bytes
 
 
 @dataclass(frozen=True)

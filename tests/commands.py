@@ -21,10 +21,26 @@ PATIENCE_SECONDS = 60.0
 """How long a test waits for what must come; only a failing test waits that long."""
 
 TINY = (
-    *("--dataset", "spiral", "--model-group", "MLP", "--feature-dim", "3", "--clients", "4", "--rounds", "3"),
-    *("--set", "data.samples_per_class=40", "--set", "cluster.server_threads=1"),
+    *("--method", "fedproto", "--dataset", "spiral", "--model-group", "MLP", "--feature-dim", "3"),
+    *(
+        "--clients",
+        "4",
+        "--rounds",
+        "3",
+        "--set",
+        "data.samples_per_class=40",
+        "--set",
+        "cluster.server_threads=1",
+    ),
 )
 """Points in a plane, six classes, models of a few hundred weights: a round takes milliseconds."""
+
+METHODS = {
+    "fedtgp": ("--method", "fedtgp", "--set", "method.server_epochs=2"),
+    "fedproto": ("--method", "fedproto"),
+    "local": ("--method", "local"),
+}
+"""The options that choose a method, with little work for its server."""
 
 Found = TypeVar("Found")
 
@@ -206,9 +222,7 @@ def events_of(folder: Path, kind: str, **wanted: Any) -> Iterator[dict[str, Any]
 
 
 def wait_for_event(folder: Path, kind: str, **wanted: Any) -> dict[str, Any]:
-    return wait_for(
-        lambda: next(events_of(folder, kind, **wanted), None), f"no event {kind} {wanted} in {folder}"
-    )
+    return wait_for(lambda: next(events_of(folder, kind, **wanted), None), f"no event {kind} {wanted} in {folder}")
 
 
 @dataclass(frozen=True)
@@ -253,3 +267,16 @@ def bits(folder: Path) -> dict[str, bytes]:
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def hold(run: Run, client: int) -> tuple[int, int]:
+    """Stop a client for as long as the test likes; returns its process and the round that waits for it."""
+    process = run.command.role(f"client-{client:05d}")
+    os.kill(process, signal.SIGSTOP)
+
+    def waiting_round() -> tuple[int] | None:
+        asked = [event["round"] for event in events_of(run.folder, "asked", client=client)]
+        answered = [event["round"] for event in events_of(run.folder, "answered", client=client)]
+        return (asked[-1],) if len(asked) > len(answered) else None
+
+    return process, wait_for(waiting_round, f"client {client} is not asked")[0]

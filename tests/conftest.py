@@ -54,9 +54,7 @@ def hand_driven_server(
 
     def start(*options: str) -> tuple[str, Run]:
         folder = tmp_path / "run"
-        command = python(
-            "-m", "nodes.server", *TINY, *options, "--bind", "tcp://127.0.0.1:*", "--out", folder
-        )
+        command = python("-m", "nodes.server", *TINY, *options, "--bind", "tcp://127.0.0.1:*", "--out", folder)
         return address_of(command), Run(command, folder)
 
     try:

@@ -42,9 +42,7 @@ def poll(process: int, exit_codes: dict[int, int]) -> int | None:
     return exit_codes.get(process)
 
 
-def start(
-    argv: list[str], cwd: str, environment: dict[str, str], stdout: str, stderr: str, fresh: bool
-) -> int:
+def start(argv: list[str], cwd: str, environment: dict[str, str], stdout: str, stderr: str, fresh: bool) -> int:
     parent = os.getpid()
     if child := os.fork():
         return child

@@ -4,7 +4,7 @@ The file holds `x_train` (N, h, w, 3) uint8, square, a multiple of 32 pixels wid
 below 102, as of the Oxford Flowers 102 data set (Nilsback and Zisserman, 2008). Images are averaged down to
 32×32.
 
-An adversarial game from nothing takes many hours on a processor; this takes twenty minutes on one core:
+An adversarial game from nothing takes many hours on a processor; this takes about twenty minutes of one core:
 
 1. The synthesis network learns as the decoder of an autoencoder. An encoder gives each image a w of fixed
    length, noise is added so that neighbours of a w are valid too, and the image must come back (mean absolute

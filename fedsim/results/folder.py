@@ -119,9 +119,9 @@ class RunFolder:
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     if not path.exists():
         return [], []
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        return list(reader.fieldnames or []), list(reader)
+    text = path.read_text()
+    reader = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())  # a line cut off by a crash does not count
+    return list(reader.fieldnames or []), list(reader)
 
 
 def _append(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Run, events_of, rows, wait_for, wait_for_event
+from commands import Run, events_of, hold, rows, wait_for, wait_for_event
 
-ENDLESS = ("--method", "fedproto", "--rounds", "100000")
+ENDLESS = ("--rounds", "100000")
 SOON = ("--set", "cluster.rejoin_seconds=0.5")
 
 
@@ -23,19 +23,6 @@ def running(cluster: Callable[..., Run]) -> Callable[..., Run]:
         return run
 
     return start
-
-
-def hold(run: Run, client: int) -> tuple[int, int]:
-    """Stop a client for as long as the test likes; returns its process and the round that waits for it."""
-    process = run.command.role(f"client-{client:05d}")
-    os.kill(process, signal.SIGSTOP)
-
-    def waiting_round() -> tuple[int] | None:
-        asked = [event["round"] for event in events_of(run.folder, "asked", client=client)]
-        answered = [event["round"] for event in events_of(run.folder, "answered", client=client)]
-        return (asked[-1],) if len(asked) > len(answered) else None
-
-    return process, wait_for(waiting_round, f"client {client} is not asked")[0]
 
 
 def test_nothing_survives_the_launcher(running: Callable[..., Run]) -> None:
@@ -80,7 +67,7 @@ def test_a_killed_server_with_checkpoints_comes_with_the_way_to_go_on(running: C
 
 
 def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[..., Run]) -> None:
-    run = cluster("--method", "fedproto", "--rounds", "60", *SOON)
+    run = cluster("--rounds", "60", *SOON)
     wait_for_event(run.folder, "round_finished", round=0)
     process, round = hold(run, 2)
     os.kill(process, signal.SIGKILL)
@@ -125,7 +112,7 @@ def test_when_all_clients_die_the_run_ends(running: Callable[..., Run]) -> None:
 
 
 def test_a_client_that_hangs_is_late_and_leaves_no_process_behind(cluster: Callable[..., Run]) -> None:
-    run = cluster("--method", "fedproto", "--rounds", "60", "--set", "cluster.deadline_seconds=0.5")
+    run = cluster("--rounds", "60", "--set", "cluster.deadline_seconds=0.5")
     wait_for_event(run.folder, "round_finished", round=0)
     _, round = hold(run, 1)
     late = wait_for_event(run.folder, "left_out", client=1)

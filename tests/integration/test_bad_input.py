@@ -85,9 +85,7 @@ def test_a_data_set_that_is_nowhere_to_be_had_comes_with_a_remedy(complaint: Cal
     assert sentence.endswith("put torchvision's files or svhn.npz into a folder and name it with --data-dir.")
 
 
-def test_an_existing_results_folder_is_never_written_over(
-    complaint: Callable[..., str], tmp_path: Path
-) -> None:
+def test_an_existing_results_folder_is_never_written_over(complaint: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "metrics.csv").write_text("precious")
     for command in ((RUN,), ("-m", "nodes.server")):
@@ -108,15 +106,11 @@ def test_a_port_in_use_leaves_no_results_folder(complaint: Callable[..., str], b
     address = f"tcp://127.0.0.1:{busy_port}"
     sentence = f"cannot listen on {address}: address already in use"
     assert complaint(RUN, *TINY, "--port", busy_port, "--out", "run").startswith(sentence)
-    assert complaint("-m", "nodes.server", *TINY, "--bind", address, "--out", "run", code=1).startswith(
-        sentence
-    )
+    assert complaint("-m", "nodes.server", *TINY, "--bind", address, "--out", "run", code=1).startswith(sentence)
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:*", "tcp://[::]:*", "tcp://*:5555", "tcp://eth0:5555"])
-def test_a_server_without_keys_listens_to_this_machine_only(
-    address: str, complaint: Callable[..., str]
-) -> None:
+def test_a_server_without_keys_listens_to_this_machine_only(address: str, complaint: Callable[..., str]) -> None:
     sentence = complaint("-m", "nodes.server", *TINY, "--bind", address)
     assert sentence.startswith(f"{address} can be reached from other machines and no keys are given; ")
     assert sentence.endswith("pass --keys, or accept the risk with --insecure.")

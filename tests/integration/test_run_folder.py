@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import TINY, Run, Shell, bits, events, events_of, rows, start_run
+from commands import METHODS, TINY, Run, Shell, bits, events, events_of, rows, start_run
 from safetensors.numpy import load_file
 
 from fedsim.data import Federation
@@ -14,6 +14,7 @@ from fedsim.results.folder import RunFolder
 from nodes.cli.run import build_experiment
 
 NUM_CLIENTS, NUM_CLASSES, FEATURE_DIM, NUM_ROUNDS = 4, 6, 3, 3
+HALF = (*METHODS["fedtgp"], "--participation", "0.5")
 LAST_ROUND = NUM_ROUNDS  # one more exchange after the last training, so that the last aggregation is tested
 
 
@@ -21,7 +22,7 @@ LAST_ROUND = NUM_ROUNDS  # one more exchange after the last training, so that th
 def finished(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("finished")
     with shell.commands(folder) as start:
-        return start_run(start, folder / "run").succeed()
+        return start_run(start, folder / "run", *METHODS["fedtgp"]).succeed()
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def half_taking_part(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> 
     """Two of four clients train in a round; the other two are only asked how good they are now."""
     folder = tmp_path_factory.mktemp("half")
     with shell.commands(folder) as start:
-        return start_run(start, folder / "run", "--participation", "0.5").succeed()
+        return start_run(start, folder / "run", *HALF).succeed()
 
 
 @pytest.fixture
@@ -62,17 +63,16 @@ def test_all_files_are_there(finished: Run) -> None:
 
 
 def test_the_config_reloads_to_the_same_experiment(finished: Run) -> None:
-    options = dict(zip(TINY[::2], TINY[1::2], strict=True))
-    settings = tuple(value for name, value in zip(TINY[::2], TINY[1::2], strict=True) if name == "--set")
-    named = {name[2:].replace("-", "_"): value for name, value in options.items() if name != "--set"}
+    typed = [*TINY, *METHODS["fedtgp"]]
+    pairs = list(zip(typed[::2], typed[1::2], strict=True))
+    settings = tuple(value for name, value in pairs if name == "--set")
+    named = {name[2:].replace("-", "_"): value for name, value in pairs if name != "--set"}
     numbers = {name: int(value) if value.isdigit() else value for name, value in named.items()}
     asked_for = build_experiment(None, None, settings, **numbers)
     assert RunFolder.open(finished.folder).experiment() == asked_for
 
 
-def test_the_config_gives_the_same_run_again(
-    finished: Run, cluster: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_the_config_gives_the_same_run_again(finished: Run, cluster: Callable[..., Run], tmp_path: Path) -> None:
     again = cluster("--config", str(finished.folder / "config.toml")).succeed()
     assert bits(again.folder) == bits(finished.folder)
     assert (again.folder / "config.toml").read_text() == (finished.folder / "config.toml").read_text()
@@ -149,7 +149,7 @@ def test_the_kernel_agrees_on_every_connection(finished: Run) -> None:
 def test_the_kernel_agrees_with_keys_and_with_heartbeats(
     options: tuple[str, ...], cluster: Callable[..., Run]
 ) -> None:
-    summary = cluster(*options, "--method", "fedproto", "--local-epochs", "20").succeed().summary
+    summary = cluster(*options, "--local-epochs", "20").succeed().summary
     assert summary["audit"]["agree"] == summary["audit"]["connections"] >= NUM_CLIENTS
     assert (summary["audit"]["heartbeats"] > 0) == ("--curve" not in options)
 
@@ -178,8 +178,11 @@ def test_who_only_evaluates_is_booked_as_evaluation(half_taking_part: Run) -> No
         sent_up = elements(run, round=round, direction="up", purpose="method")
         assert (sent_up > 0) == (round < LAST_ROUND)
     cohorts = [
-        frozenset(int(row["client"]) for row in rows(run.folder / "clients.csv")
-                  if row["round"] == str(round) and row["loss"])
+        frozenset(
+            int(row["client"])
+            for row in rows(run.folder / "clients.csv")
+            if row["round"] == str(round) and row["loss"]
+        )
         for round in range(NUM_ROUNDS)
     ]
     assert all(len(cohort) == 2 for cohort in cohorts) and len(set(cohorts)) > 1
@@ -189,7 +192,7 @@ def test_who_only_evaluates_is_booked_as_evaluation(half_taking_part: Run) -> No
 def test_partial_participation_gives_the_bits_of_the_run_in_one_process(
     half_taking_part: Run, reference: Callable[..., Path]
 ) -> None:
-    assert bits(half_taking_part.folder) == bits(reference("--participation", "0.5"))
+    assert bits(half_taking_part.folder) == bits(reference(*HALF))
 
 
 def test_saving_checkpoints_changes_no_result(cluster: Callable[..., Run], reference: Callable[..., Path]) -> None:

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Run, bits, events_of, wait_for_event
+from commands import METHODS, Run, bits, events_of, wait_for_event
 from handmade import HandmadeClient
 
-METHODS = ("fedtgp", "fedproto", "local")
-
 CONVOLUTIONS = (
+    *METHODS["fedtgp"],
     *("--dataset", "digits", "--model-group", "CNN1,CNN2", "--feature-dim", "16", "--rounds", "2"),
     *("--set", "data.samples_per_class=12"),
 )
@@ -21,8 +20,8 @@ CONVOLUTIONS = (
 def test_a_cluster_gives_the_bits_of_the_run_in_one_process(
     method: str, slots: str, cluster: Callable[..., Run], reference: Callable[..., Path]
 ) -> None:
-    run = cluster("--method", method, "--slots", slots).succeed()
-    assert bits(run.folder) == bits(reference("--method", method))
+    run = cluster(*METHODS[method], "--slots", slots).succeed()
+    assert bits(run.folder) == bits(reference(*METHODS[method]))
 
 
 def test_convolutions_in_a_mixed_group_give_the_same_bits_too(
@@ -32,16 +31,14 @@ def test_convolutions_in_a_mixed_group_give_the_same_bits_too(
     assert bits(run.folder) == bits(reference(*CONVOLUTIONS))
 
 
-def test_encryption_does_not_change_a_bit(
-    cluster: Callable[..., Run], reference: Callable[..., Path]
-) -> None:
-    run = cluster("--method", "fedproto", "--curve").succeed()
-    assert bits(run.folder) == bits(reference("--method", "fedproto"))
+def test_encryption_does_not_change_a_bit(cluster: Callable[..., Run], reference: Callable[..., Path]) -> None:
+    run = cluster(*METHODS["fedtgp"], "--curve").succeed()
+    assert bits(run.folder) == bits(reference(*METHODS["fedtgp"]))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_another_seed_gives_other_bits(method: str, reference: Callable[..., Path]) -> None:
-    ours, others = bits(reference("--method", method)), bits(reference("--method", method, "--seed", "2"))
+    ours, others = bits(reference(*METHODS[method])), bits(reference(*METHODS[method], "--seed", "2"))
     assert ours.keys() == others.keys()
     assert all(ours[name] != others[name] for name in ours)
 
@@ -51,7 +48,7 @@ def test_the_order_of_the_answers_does_not_change_a_bit(
     method: str, hand_driven_server: Callable[..., tuple[str, Run]], reference: Callable[..., Path]
 ) -> None:
     """All clients are asked at once and answer one after the other, the last one first."""
-    address, run = hand_driven_server("--method", method)
+    address, run = hand_driven_server(*METHODS[method])
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(HandmadeClient(address, client)) for client in range(4)]
         for client in clients:
@@ -65,4 +62,4 @@ def test_the_order_of_the_answers_does_not_change_a_bit(
         assert [client.next_work() for client in clients] == [None] * 4
     run.succeed()
     assert [event["client"] for event in events_of(run.folder, "answered")] == [3, 2, 1, 0] * 4
-    assert bits(run.folder) == bits(reference("--method", method))
+    assert bits(run.folder) == bits(reference(*METHODS[method]))

@@ -213,6 +213,8 @@ class TestRows:
         restored.restore(rows)
         assert restored.rows() == rows
         assert restored.total() == ledger_of(records).total()
+        for ledger in (restored, ledger_of(records)):
+            assert all(ledger.wire_bytes[way] == ledger.total(direction=way).wire_bytes for way in ("up", "down"))
 
     def test_rows_survive_a_text_file(self):
         """Round and client come back as numbers: a resumed run goes on in the same rows."""

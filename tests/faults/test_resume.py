@@ -1,0 +1,282 @@
+"""A run that was killed and resumed, however often, ends with the bits of a run that was left alone."""
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from commands import (
+    METHODS,
+    PROJECT,
+    TINY,
+    Command,
+    Run,
+    Start,
+    address_of,
+    bits,
+    events,
+    events_of,
+    hold,
+    wait_for,
+    wait_for_event,
+)
+
+ROUNDS = ("--rounds", "12")
+Cluster = Callable[..., Run]
+Reference = Callable[..., Path]
+
+
+@pytest.fixture
+def resume(python: Start) -> Callable[[Run], Run]:
+    """The command that goes on with a run."""
+
+    def start(run: Run) -> Run:
+        return Run(python(PROJECT / "run_cluster.py", "--resume", run.folder), run.folder)
+
+    return start
+
+
+def reach(run: Run, num_events: int) -> bool:
+    """Wait until so many events were written; False when the run ended before."""
+    wait_for(lambda: len(events(run.folder)) >= num_events or run.command.code is not None, "no progress")
+    return run.command.code is None
+
+
+def kill_all(run: Run) -> None:
+    """Everything at once, as when the power fails."""
+    run.command.send_to_all(signal.SIGKILL)
+    run.command.wait_until_gone()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("method", "every"), [("fedtgp", "1"), ("fedproto", "3")])
+def test_killed_at_random_moments_and_resumed_gives_the_same_bits(
+    method: str, every: str, seed: int, cluster: Cluster, resume: Callable[[Run], Run], reference: Reference
+) -> None:
+    """A moment is a number of events: about eleven of them make a round."""
+    draw = random.Random(f"{method}/{seed}")
+    options = (*METHODS[method], *ROUNDS)
+    run, num_kills = cluster(*options, "--checkpoint-every", every), 0
+    for _ in range(3):
+        if not reach(run, len(events(run.folder)) + draw.randrange(1, 60)):
+            break
+        kill_all(run)
+        num_kills += 1
+        run = resume(run)
+    run.succeed()
+    assert num_kills > 0
+    assert bits(run.folder) == bits(reference(*options))
+
+
+def test_a_run_that_was_stopped_with_ctrl_c_goes_on(
+    cluster: Cluster, resume: Callable[[Run], Run], reference: Reference
+) -> None:
+    run = cluster(*ROUNDS, "--checkpoint-every", "2")
+    wait_for_event(run.folder, "round_finished", round=4)
+    run.command.send_to_all(signal.SIGINT)
+    assert run.command.wait() == 1
+    resumed = resume(run).succeed()
+    started = list(events_of(run.folder, "started"))
+    assert [event["resumed_from"] is None for event in started] == [True, False]
+    assert started[1]["resumed_from"] % 2 == 1
+    assert resumed.summary["completed"] and resumed.summary["rounds"] == 12
+    assert bits(run.folder) == bits(reference(*ROUNDS))
+
+
+def test_a_run_without_a_checkpoint_starts_over(
+    cluster: Cluster, resume: Callable[[Run], Run], reference: Reference
+) -> None:
+    run = cluster(*ROUNDS)
+    wait_for_event(run.folder, "round_finished", round=3)
+    kill_all(run)
+    resume(run).succeed()
+    assert bits(run.folder) == bits(reference(*ROUNDS))
+
+
+def test_rows_that_were_cut_off_by_the_crash_are_dropped(
+    cluster: Cluster, resume: Callable[[Run], Run], reference: Reference
+) -> None:
+    """Of a row of round 11 only the first digit was written: it must not be taken for one of round 1."""
+    run = cluster(*ROUNDS, "--checkpoint-every", "5")
+    wait_for_event(run.folder, "round_finished", round=6)
+    kill_all(run)
+    for name in ("metrics.csv", "clients.csv", "timings.csv"):
+        with (run.folder / name).open("a") as file:
+            file.write("1")
+    resume(run).succeed()
+    assert bits(run.folder) == bits(reference(*ROUNDS))
+
+
+def test_a_crash_while_files_are_written_leaves_the_previous_checkpoint_whole(
+    cluster: Cluster, resume: Callable[[Run], Run], reference: Reference
+) -> None:
+    """Some clients have saved a round that no manifest names, and temporary files lie about."""
+    run = cluster(*ROUNDS, "--checkpoint-every", "2")
+    wait_for_event(run.folder, "checkpoint", round=3)
+    _, waiting = hold(run, 3)
+    wait_for(lambda: len(list(events_of(run.folder, "answered", round=waiting))) == 3, "the others do not answer")
+    kill_all(run)
+    for name in ("server", "client-00000"):
+        (run.folder / "checkpoints" / name / ".round-000099.safetensors.123").write_bytes(b"half")
+    (run.folder / "checkpoints" / ".manifest.json.123").write_bytes(b'{"round": 9')
+    resume(run).succeed()
+    assert bits(run.folder) == bits(reference(*ROUNDS))
+
+
+def test_a_broken_manifest_is_a_sentence(cluster: Cluster, resume: Callable[[Run], Run]) -> None:
+    run = cluster(*ROUNDS, "--checkpoint-every", "2")
+    wait_for_event(run.folder, "checkpoint", round=3)
+    kill_all(run)
+    (run.folder / "checkpoints" / "manifest.json").write_text("{}")
+    before = (run.folder / "metrics.csv").read_bytes()
+    resumed = resume(run)
+    assert resumed.command.wait() != 0
+    said = resumed.command.stdout + resumed.command.stderr
+    assert "manifest.json is not a checkpoint manifest" in said and "Traceback" not in said
+    assert not resumed.command.alive()
+    assert (run.folder / "metrics.csv").read_bytes() == before
+
+
+# --------------------------------------------------------------------------------------- one client dies
+
+
+@pytest.mark.parametrize("method", ["fedtgp", "fedproto"])
+@pytest.mark.parametrize("client", [0, 2])
+def test_a_client_killed_in_the_middle_of_a_round_restores_itself(
+    method: str, client: int, cluster: Cluster, reference: Reference
+) -> None:
+    options = (*METHODS[method], "--rounds", "40")
+    run = cluster(*options, "--checkpoint-every", "1")
+    wait_for_event(run.folder, "checkpoint", round=2)
+    process, round = hold(run, client)
+    os.kill(process, signal.SIGKILL)
+    restored = wait_for_event(run.folder, "restored", client=client)
+    assert restored["round"] == round - 1
+    run.succeed()
+    assert bits(run.folder) == bits(reference(*options))
+    assert f"client {client} was started again and restored from round {round - 1}" in run.command.stdout
+    assert len(list(events_of(run.folder, "asked", round=round, client=client))) == 2
+
+
+def test_a_client_killed_after_its_answer_goes_on_from_that_round(cluster: Cluster, reference: Reference) -> None:
+    """It comes back before the round is over: the state that it has saved in this round is the one that counts."""
+    options = ("--rounds", "40")
+    run = cluster(*options, "--checkpoint-every", "1")
+    wait_for_event(run.folder, "checkpoint", round=2)
+    slow, round = hold(run, 3)
+    wait_for_event(run.folder, "answered", client=0, round=round)
+    os.kill(run.command.role("client-00000"), signal.SIGKILL)
+    wait_for_event(run.folder, "restored", client=0)
+    os.kill(slow, signal.SIGCONT)
+    run.succeed()
+    assert len(list(events_of(run.folder, "asked", round=round, client=0))) == 1
+    assert bits(run.folder) == bits(reference(*options))
+
+
+def test_a_client_killed_in_the_first_round_starts_afresh(cluster: Cluster, reference: Reference) -> None:
+    options = ROUNDS
+    run = cluster(*options, "--checkpoint-every", "1")
+    last = run.command.role("client-00003")
+    os.kill(last, signal.SIGSTOP)  # so that the round cannot begin yet
+    wait_for_event(run.folder, "client_ready", client=1)
+    process = run.command.role("client-00001")
+    os.kill(process, signal.SIGSTOP)
+    os.kill(last, signal.SIGCONT)
+    wait_for_event(run.folder, "asked", client=1, round=0)
+    os.kill(process, signal.SIGKILL)
+    run.succeed()
+    assert bits(run.folder) == bits(reference(*options))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_clients_killed_again_and_again_at_random_moments_change_nothing(
+    seed: int, cluster: Cluster, reference: Reference
+) -> None:
+    draw = random.Random(seed)
+    options = (*METHODS["fedtgp"], "--rounds", "30")
+    run = cluster(*options, "--checkpoint-every", "1")
+    wait_for_event(run.folder, "checkpoint", round=0)
+    for _ in range(5):
+        if not reach(run, len(events(run.folder)) + draw.randrange(1, 40)):
+            break
+        victim = run.command.roles().get(f"client-{draw.randrange(4):05d}")
+        if victim is not None:
+            os.kill(victim, signal.SIGKILL)
+    run.succeed()
+    assert list(events_of(run.folder, "restored"))
+    assert bits(run.folder) == bits(reference(*options))
+
+
+def test_a_client_without_saved_state_is_not_taken_back(cluster: Cluster) -> None:
+    """The first checkpoint lies ahead: going on from nothing would quietly change the result."""
+    options = ("--rounds", "40", "--set", "cluster.rejoin_seconds=0.5")
+    run = cluster(*options, "--checkpoint-every", "30")
+    wait_for_event(run.folder, "round_finished", round=1)
+    process, round = hold(run, 1)
+    os.kill(process, signal.SIGKILL)
+    run.succeed()
+    refused = wait_for_event(run.folder, "refused")
+    assert refused["reason"].startswith("client 1 has no saved state to go on with")
+    assert wait_for_event(run.folder, "left_out", client=1)["round"] == round
+
+
+# ---------------------------------------------------------------------------------------- started by hand
+
+
+@pytest.fixture
+def by_hand(python: Start, tmp_path: Path) -> Callable[..., tuple[Run, Command]]:
+    """A server, and four clients that keep their state in a folder of their own."""
+
+    def start(*options: str, patience: str = "60") -> tuple[Run, Command]:
+        folder = tmp_path / "run"
+        server = python("-m", "nodes.server", *TINY, *options, "--bind", "tcp://127.0.0.1:*", "--out", folder)
+        clients = python(
+            *("-m", "nodes.client", "--connect", address_of(server), "--ids", "0-3"),
+            *("--state-dir", tmp_path / "state", "--patience", patience),
+        )
+        return Run(server, folder), clients
+
+    return start
+
+
+def test_clients_wait_for_a_server_that_is_started_again(
+    by_hand: Callable[..., tuple[Run, Command]], python: Start, reference: Reference
+) -> None:
+    options = ("--rounds", "40")
+    run, clients = by_hand(*options, "--checkpoint-every", "2")
+    address = address_of(run.command)
+    wait_for_event(run.folder, "checkpoint", round=5)
+    kill_all(run)
+    again = python("-m", "nodes.server", "--resume", run.folder, "--bind", address)
+    again.succeed()
+    clients.succeed()
+    assert bits(run.folder) == bits(reference(*options))
+
+
+def test_clients_whose_server_was_killed_give_up_after_their_patience(
+    by_hand: Callable[..., tuple[Run, Command]],
+) -> None:
+    run, clients = by_hand("--rounds", "100000", patience="0.5")
+    address = address_of(run.command)
+    wait_for_event(run.folder, "round_finished", round=1)
+    kill_all(run)
+    assert clients.wait() == 1
+    assert sorted(clients.stdout.splitlines()) == [
+        f"client {client}: no server at {address} for 0.5 s; giving up." for client in range(4)
+    ]
+    assert not clients.alive()
+
+
+def test_a_copied_run_folder_is_enough_to_go_on_elsewhere(
+    cluster: Cluster, resume: Callable[[Run], Run], reference: Reference, tmp_path: Path
+) -> None:
+    run = cluster(*ROUNDS, "--checkpoint-every", "4")
+    wait_for_event(run.folder, "checkpoint", round=7)
+    kill_all(run)
+    shutil.copytree(run.folder, tmp_path / "elsewhere")
+    shutil.rmtree(run.folder)
+    moved = resume(Run(run.command, tmp_path / "elsewhere")).succeed()
+    assert bits(moved.folder) == bits(reference(*ROUNDS))
