@@ -5,10 +5,13 @@ also the one place where arrays are copied: what comes off the wire are read-onl
 memory, and a method may keep and change what it is given.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedsim import contract
 from fedsim.contract import Arrays, Contract, Fields
+from fedsim.errors import ContractError
 from protocol.codec import Parcel, pack
 
 
@@ -29,6 +32,16 @@ class Border:
         """What came off the wire, checked and copied."""
         contract.check(arrays, fields, self._dimensions, where)
         return {name: np.array(array) for name, array in arrays.items()}
+
+
+def check_metrics(metrics: Mapping[str, float], where: str) -> None:
+    """The server computes with the numbers of samples, so they must be numbers of samples."""
+    if not metrics.keys() & {"correct", "tested"}:
+        return
+    correct, tested = (float(metrics.get(name, -1)) for name in ("correct", "tested"))
+    if not (correct.is_integer() and tested.is_integer() and 0 <= correct <= tested):
+        given = {name: metrics.get(name) for name in ("correct", "tested")}
+        raise ContractError(f"{where}: metrics {given} are not whole numbers with 0 <= correct <= tested")
 
 
 def where(client: int, round: int, direction: str) -> str:

@@ -22,7 +22,7 @@ from fedsim.contract import Arrays
 from fedsim.data import Federation
 from fedsim.errors import FedsimError
 from nodes import processes
-from nodes.border import Border, where
+from nodes.border import Border, check_metrics, where
 from nodes.checkpoint import StateFiles, client_files
 from nodes.placement import Placement
 from nodes.work import Order, carry_out
@@ -192,6 +192,7 @@ class ClientNode:
             started = time.perf_counter()
             self._states.save(work.round, self._half.state())
             seconds["save"] = time.perf_counter() - started
+        check_metrics(report.metrics, where(self.client, work.round, "up"))
         parcel = self._border.outgoing(report.arrays, contract.up, where(self.client, work.round, "up"))
         answer = messages.Result(
             run=self._run, round=work.round, attempt=work.attempt, metrics=report.metrics, seconds=seconds

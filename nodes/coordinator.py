@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from fedsim.contract import Arrays, Fields
 from fedsim.errors import ContractError
-from fedsim.methods.base import Upload
+from fedsim.methods.base import Metrics, Upload
 from nodes.accounts import NOBODY, Accounts
-from nodes.border import where
+from nodes.border import check_metrics, where
 from nodes.checkpoint import Checkpoints, Manifest
 from nodes.client import experiment_parcel
 from nodes.conductor import Conductor, Plan, Row
@@ -88,9 +88,11 @@ class Coordinator:
             for number in range(first, self.conductor.last_round + 1):
                 self._play(self.conductor.plan(number))
             outcome = Outcome(True, "the run is complete")
-        except (RunStopped, ContractError) as stop:
-            log.exception("stopped")
+        except RunStopped as stop:
             outcome = Outcome(False, str(stop))
+        except ContractError as error:
+            log.exception("the server's half of the method is to be mended")
+            outcome = Outcome(False, str(error))
         outcome.audits = self._say_goodbye(outcome.reason)
         self.conductor.folder.write_ledger(self.accounts.ledger.rows())
         if self.conductor.down:
@@ -321,13 +323,12 @@ class Coordinator:
         if self._round is None or plan is None or result.round != self.accounts.round:
             return
         fields = self.conductor.border.contract.up
-        arrays = self._accept(member, arrived.decoded.arrays, fields, where(client, result.round, "up"))
+        place = where(client, result.round, "up")
+        arrays = self._accept(member, arrived.decoded.arrays, fields, place, result.metrics)
         if arrays is None or not self._round.on_answer(client, result.attempt, now):
             return
         member.has_answered = True
-        if (
-            plan.save
-        ):  # known at once: a client that dies before the round is over must not go on from an older state
+        if plan.save:  # known at once: a client that dies before the round is over goes on from this state
             member.saved_round = result.round
         round_trip = now - self._asked_at[client]
         if "train" in result.seconds:
@@ -336,9 +337,12 @@ class Coordinator:
         self._reports[client] = Report(dict(result.metrics), seconds, arrays)
         self.events.say("answered", round=result.round, client=client, seconds=round_trip)
 
-    def _accept(self, member: Member, arrays: Arrays, fields: Fields, place: str) -> Arrays | None:
+    def _accept(
+        self, member: Member, arrays: Arrays, fields: Fields, place: str, metrics: Metrics | None = None
+    ) -> Arrays | None:
         """Check what a client sent; one that breaks the contract is refused and leaves the run."""
         try:
+            check_metrics(metrics or {}, place)
             return self.conductor.border.incoming(arrays, fields, place)
         except ContractError as error:
             self.events.say("refused", reason=str(error))

@@ -8,7 +8,7 @@ from fedsim import assembly
 from fedsim.data import Federation
 from fedsim.methods.base import Upload
 from fedsim.results.folder import RunFolder
-from nodes.border import where
+from nodes.border import check_metrics, where
 from nodes.conductor import Conductor, use_server_device, use_server_threads
 from nodes.events import EventLog, Watcher
 from nodes.server import results_summary
@@ -45,6 +45,7 @@ def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
         for client in sorted([*plan.cohort, *plan.others]):
             down = border.incoming(conductor.down, contract.down, where(client, round, "down"))
             report = carry_out(clients[client], plan.order_for(client), down)
+            check_metrics(report.metrics, where(client, round, "up"))
             arrays = border.incoming(report.arrays, contract.up, where(client, round, "up"))
             reports[client] = Report(report.metrics, report.seconds, arrays)
         use_server_threads(experiment)

@@ -66,7 +66,7 @@ def encode(message: Message, parcel: Parcel = Parcel()) -> list[Buffer]:  # noqa
     """The frames of one message; the array frames are the parcel's own, not copies."""
     header = {"v": VERSION, **msgspec.to_builtins(message)}
     if parcel.specs:
-        header["arrays"] = [msgspec.to_builtins(spec) for spec in parcel.specs]
+        header["arrays"] = msgspec.to_builtins(parcel.specs)
     return [msgpack.packb(header), *parcel.frames]
 
 
@@ -140,10 +140,11 @@ def _view(spec: ArraySpec, frame: Buffer, limits: Limits) -> Array:
         raise DecodeError(f"array {spec.name!r}: dtype {spec.dtype!r} may not travel")
     if len(spec.shape) > limits.max_rank:
         raise LimitExceeded(f"array {spec.name!r}: rank {len(spec.shape)}, at most {limits.max_rank}")
-    # An array without elements still has a shape, and numpy cannot hold every shape.
-    if math.prod(size or 1 for size in spec.shape) * dtype.itemsize > limits.max_frame_bytes:
-        raise LimitExceeded(f"array {spec.name!r}: shape {spec.shape}, at most {limits.max_frame_bytes} B")
     expected = math.prod(spec.shape) * dtype.itemsize
+    # An array without elements still has a shape, and numpy cannot hold every shape.
+    needed = expected or math.prod(size or 1 for size in spec.shape) * dtype.itemsize
+    if needed > limits.max_frame_bytes:
+        raise LimitExceeded(f"array {spec.name!r}: shape {spec.shape}, at most {limits.max_frame_bytes} B")
     if len(frame) != expected:
         raise DecodeError(f"array {spec.name!r}: shape needs {expected} bytes, the frame has {len(frame)}")
     array = np.frombuffer(frame, dtype).reshape(spec.shape)

@@ -22,16 +22,8 @@ PATIENCE_SECONDS = 60.0
 
 TINY = (
     *("--method", "fedproto", "--dataset", "spiral", "--model-group", "MLP", "--feature-dim", "3"),
-    *(
-        "--clients",
-        "4",
-        "--rounds",
-        "3",
-        "--set",
-        "data.samples_per_class=40",
-        "--set",
-        "cluster.server_threads=1",
-    ),
+    *("--clients", "4", "--rounds", "3", "--set", "data.samples_per_class=40"),
+    *("--set", "cluster.server_threads=1"),
 )
 """Points in a plane, six classes, models of a few hundred weights: a round takes milliseconds."""
 

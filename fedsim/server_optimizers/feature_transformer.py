@@ -13,7 +13,8 @@ is taken before that layer, of P numbers and not of H.
 Dimensions: B batch, C classes, P prototype, H latent, N uploaded prototypes.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,9 @@ from fedsim.class_vectors import ClassMeans, ClassVectors
 
 KERNEL_VARIANCES = (10.0, 15.0, 20.0, 50.0)
 """Of the four Gaussian kernels whose sum is κ."""
+
+LARGE_BATCH = 1 << 19
+"""Numbers in a batch of latents from which a second thread is worth while: Stable Diffusion's, not StyleGAN's."""
 
 
 def squared_mmd(ours_BH: Tensor, valid_BH: Tensor) -> Tensor:
@@ -70,7 +74,7 @@ class FeatureTransformer(nn.Module):
         `trainable_centroids`: they are weights beside those of F, trained by the same loss, not means of F(P).
         """
         super().__init__()
-        # No bias: normalisation takes it out again, and Adam would make steps of the rounding in its zero gradient.
+        # No bias: normalisation takes it out again, and Adam makes steps of the rounding in a gradient of zero.
         self.hidden = nn.Linear(prototype_dim, prototype_dim, bias=False)
         self.norm = nn.BatchNorm1d(prototype_dim)
         self.output = nn.Linear(prototype_dim, centroids_CH.shape[1])
@@ -107,30 +111,36 @@ class FeatureTransformer(nn.Module):
         if self.trainable_centroids:
             groups.append([self.centroids_CH])
         optimizer = torch.optim.Adam([weight for group in groups for weight in group], lr=lr)
-        self.train()
-        first = last = torch.zeros(2)
-        for epoch in range(epochs if len(labels_N) > 1 else 0):
+
+        def step(rows_B: Tensor, valid_BH: Tensor) -> Tensor:
+            targets_CH = self._targets(prototypes_NP, labels_N)
+            latents_BH = self(prototypes_NP[rows_B])
+            mmd = squared_mmd(latents_BH, valid_BH)
+            mse = mse_loss(latents_BH, targets_CH[labels_N[rows_B]])
+            optimizer.zero_grad(set_to_none=True)
+            (mmd_weight * mmd + mse_weight * mse).backward()
+            if clip_norm:
+                for group in groups:
+                    nn.utils.clip_grad_norm_(group, clip_norm)
+            optimizer.step()
+            return torch.stack([mmd.detach(), mse.detach()])
+
+        def epoch() -> Tensor:
+            """The mean losses, (2,)."""
             order_N = torch.randperm(len(labels_N), generator=generator).to(labels_N.device)
-            # One draw an epoch: a mapping network costs as much for a batch as for many.
+            # One draw an epoch: a mapping network is as quick for many as for a batch.
             valid_NH = draw_valid(len(labels_N))
-            sums, num_rows = torch.zeros(2, device=labels_N.device), 0
-            for rows_B, valid_BH in zip(order_N.split(batch_size), valid_NH.split(batch_size), strict=True):
-                if len(rows_B) == 1:
-                    continue
-                targets_CH = self._targets(prototypes_NP, labels_N)
-                latents_BH = self(prototypes_NP[rows_B])
-                mmd = squared_mmd(latents_BH, valid_BH)
-                mse = mse_loss(latents_BH, targets_CH[labels_N[rows_B]])
-                optimizer.zero_grad(set_to_none=True)
-                (mmd_weight * mmd + mse_weight * mse).backward()
-                if clip_norm:
-                    for group in groups:
-                        nn.utils.clip_grad_norm_(group, clip_norm)
-                optimizer.step()
-                sums += len(rows_B) * torch.stack([mmd.detach(), mse.detach()])
-                num_rows += len(rows_B)
-            last = sums / num_rows
-            first = last if epoch == 0 else first
+            batches = zip(order_N.split(batch_size), valid_NH.split(batch_size), strict=True)
+            usable = [batch for batch in batches if len(batch[0]) > 1]
+            sizes = valid_NH.new_tensor([len(rows_B) for rows_B, _ in usable])
+            return sizes @ torch.stack([step(*batch) for batch in usable]) / sizes.sum()
+
+        first = last = torch.zeros(2)
+        self.train()
+        with _one_thread(batch_size * self.output.out_features < LARGE_BATCH):
+            for number in range(epochs if len(labels_N) > 1 else 0):
+                last = epoch()
+                first = last if number == 0 else first
         self.eval()
         if not self.trainable_centroids:
             self._keep_means(prototypes_NP, labels_N)
@@ -157,3 +167,14 @@ class FeatureTransformer(nn.Module):
         means = ClassMeans(len(self.centroids_CH), hidden_NP.shape[1], hidden_NP.device)
         means.add(hidden_NP, labels_N)
         return means.means()
+
+
+@contextlib.contextmanager
+def _one_thread(wanted: bool) -> Iterator[None]:
+    """Hundreds of small steps: on a busy machine a second thread makes each of them wait for it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -47,7 +47,7 @@ def sentence_of(command: Command) -> str:
         (("--model-group", "HtCNN9"), "there is no model group 'HtCNN9'; did you mean HtCNN8"),
         (("--set", "run.round=3"), "there is no option 'run.round'; did you mean run.rounds"),
         (("--set", "rum.rounds=3"), "there is no option 'rum'; did you mean run"),
-        (("--set", "method.tua=3"), "there is no option 'method.tua'; did you mean method.tau"),
+        (("--set", "method.distanse=l2"), "there is no option 'method.distanse'; did you mean method.distance"),
         (("--set", "rounds"), "--set wants section.key=value, not 'rounds'."),
         (("--set", "train.lr=fast"), "train.lr = 'fast' is not valid: expected float, got str."),
         (("--preset", "no-such-preset"), "there is no preset 'no-such-preset'; "),

@@ -1,4 +1,4 @@
-"""A start by hand, as over several machines: one command for the server, one for each client, keys between them."""
+"""A start by hand, as over several machines: a command for the server, one for each client, keys between them."""
 
 import shlex
 import shutil

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import METHODS, TINY, Run, Shell, bits, events, events_of, rows, start_run
+from commands import METHODS, PROJECT, TINY, Run, Shell, Start, bits, events, events_of, rows, start_run
 from safetensors.numpy import load_file
 
 from fedsim.data import Federation
@@ -72,8 +72,9 @@ def test_the_config_reloads_to_the_same_experiment(finished: Run) -> None:
     assert RunFolder.open(finished.folder).experiment() == asked_for
 
 
-def test_the_config_gives_the_same_run_again(finished: Run, cluster: Callable[..., Run], tmp_path: Path) -> None:
-    again = cluster("--config", str(finished.folder / "config.toml")).succeed()
+def test_the_config_gives_the_same_run_again(finished: Run, python: Start, tmp_path: Path) -> None:
+    run_cluster, config = PROJECT / "run_cluster.py", finished.folder / "config.toml"
+    again = Run(python(run_cluster, "--config", config, "--out", "again"), tmp_path / "again").succeed()
     assert bits(again.folder) == bits(finished.folder)
     assert (again.folder / "config.toml").read_text() == (finished.folder / "config.toml").read_text()
 

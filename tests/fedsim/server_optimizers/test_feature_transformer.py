@@ -246,3 +246,22 @@ def test_state_restored_into_a_new_transformer_goes_on_with_the_same_bits(traina
     assert results[0] == results[1]
     for name, tensor in ours.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_small_steps_take_one_thread_and_leave_the_setting_as_it_was():
+    prototypes, labels = uploads()
+    before, seen = torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(2)
+        transformer().fit(
+            prototypes,
+            labels,
+            draw_valid=lambda num: seen.append(torch.get_num_threads()) or torch.zeros(num, LATENT_DIM),
+            epochs=2,
+            batch_size=4,
+            lr=0.01,
+            generator=generator(),
+        )
+        assert seen == [1, 1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -20,15 +20,15 @@ def run(line: str) -> Result:
 def test_show_prints_what_every_client_holds_and_draws_it(tmp_path):
     done = run(f"show --dataset digits --clients 3 --partition iid --out {tmp_path / 'out'}")
     assert done.exit_code == 0
-    # digits has 178 182 177 183 181 182 181 179 174 180 samples; a third of each, the last client the rest.
+    # digits has 1797 samples, dealt out to three clients; int(0.75 × 599) of them are for training.
     rows = [line.replace(" ", "").strip("│").split("│") for line in done.output.splitlines() if "│" in line]
     assert [row[:5] for row in rows[:3]] == [
-        ["0", "447", "149", "596", "10"],
-        ["1", "447", "149", "596", "10"],
-        ["2", "453", "152", "605", "10"],
+        ["0", "449", "150", "599", "10"],
+        ["1", "449", "150", "599", "10"],
+        ["2", "449", "150", "599", "10"],
     ]
     assert ["4,6", "181", "3"] in rows
-    assert "Client sizes 596 to 605, median 596, imbalance 1.0; 30 (client, class) pairs" in done.output
+    assert "Client sizes 599 to 599, median 599, imbalance 1.0; 30 (client, class) pairs" in done.output
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     kinds = ("bubbles.png", "bubbles.svg", "heat_map.png", "heat_map.svg")
     assert names == [f"digits_iid_3_{kind}" for kind in kinds]

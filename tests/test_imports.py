@@ -1,0 +1,86 @@
+"""The three packages and the one direction of their imports, read from the source and from a running client."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from commands import PROJECT, Start
+
+FORBIDDEN = {
+    "protocol": {"torch", "torchvision", "fedsim", "nodes"},
+    "fedsim": {"zmq", "msgpack", "protocol", "nodes"},
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level packages that a module imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            # A relative import stays inside its package.
+            found.add(path.relative_to(PROJECT).parts[0] if node.level else (node.module or "").partition(".")[0])
+    return found
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((PROJECT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_the_wire_and_the_learning_know_nothing_of_each_other(package: str) -> None:
+    offenders = {
+        str(path.relative_to(PROJECT)): wrong
+        for path in modules(package)
+        if (wrong := imported(path) & FORBIDDEN[package])
+    }
+    assert offenders == {}
+
+
+def test_all_three_packages_are_looked_at() -> None:
+    assert all(len(modules(package)) > 5 for package in ("protocol", "fedsim", "nodes"))
+    assert {"protocol", "fedsim", "zmq"} & imported(PROJECT / "nodes" / "coordinator.py") == {"protocol", "fedsim"}
+    assert "torch" in imported(PROJECT / "nodes" / "zygote.py"), "imports inside functions count too"
+
+
+def test_only_nodes_import_both() -> None:
+    """The round's logic is a state machine without a socket, a clock or a process in it."""
+    both = {path for package in FORBIDDEN for path in modules(package) if imported(path) >= {"fedsim", "protocol"}}
+    assert both == set()
+    standard = imported(PROJECT / "nodes" / "rounds.py")
+    assert standard <= set(sys.stdlib_module_names) - {"socket", "time", "os", "subprocess"}
+
+
+def test_the_packages_import_nothing_of_the_tests() -> None:
+    for package in ("protocol", "fedsim", "nodes"):
+        for path in modules(package):
+            assert not imported(path) & {"tests", "pytest", "hypothesis", "commands"}, path
+
+
+PROBE = """
+import sys
+from nodes import zygote
+import nodes.cli.client, nodes.client, nodes.launchers.local
+zygote.preload()
+print(*sorted(name for name in sys.modules if name.split(".")[0] in ("fedsim", "nodes", "protocol", "torch")))
+"""
+
+
+def test_a_client_never_loads_a_generator(python: Start, tmp_path: Path) -> None:
+    """Generators belong to the server; a client must not pay for them, and cannot look into them."""
+    (tmp_path / "probe.py").write_text(PROBE)
+    loaded = set(python(tmp_path / "probe.py", fresh=True).succeed().stdout.split())
+    assert {"fedsim.assembly", "fedsim.methods.fedtgp", "nodes.client", "protocol.transport", "torch"} <= loaded
+    assert not {name for name in loaded if name.startswith("fedsim.generators")}
+
+
+def test_help_does_not_wait_for_torch(python: Start, tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text(
+        "import sys\nfrom nodes.cli import fedsim\nfedsim(['--help'], standalone_mode=False)\n"
+        "fedsim(['run', '--help'], standalone_mode=False)\nprint('loaded', 'torch' in sys.modules)\n"
+    )
+    command = python(tmp_path / "probe.py", fresh=True).succeed()
+    assert command.stdout.endswith("loaded False\n")
+    assert all(name in command.stdout for name in ("client", "keys", "run", "server"))
