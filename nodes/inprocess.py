@@ -21,8 +21,10 @@ def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
     started = time.monotonic()
     federation: Federation = assembly.check(experiment)
     device = use_server_device(experiment)
+    use_server_threads(experiment)
     conductor = Conductor(experiment, federation, folder, device)
     border, contract = conductor.border, conductor.border.contract
+    torch.set_num_threads(1)  # as in a client's process
     clients = [assembly.make_client(experiment, federation, i, device) for i in range(experiment.run.clients)]
     sizes = {client: len(half.data.train) for client, half in enumerate(clients)}
     events = EventLog(folder.path / "events.jsonl", watcher)
@@ -32,7 +34,9 @@ def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
     for client, half in enumerate(clients):
         arrays = border.incoming(half.setup(), contract.setup_up, f"client {client}, set-up, up")
         uploads.append(Upload(client, sizes[client], arrays))
+    use_server_threads(experiment)
     setup = conductor.setup(uploads)
+    torch.set_num_threads(1)
     for client, half in enumerate(clients):
         if contract.setup_down:
             half.receive_setup(border.incoming(setup, contract.setup_down, f"client {client}, set-up, down"))
@@ -40,7 +44,6 @@ def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
     for round in range(conductor.last_round + 1):
         plan, begun = conductor.plan(round), time.monotonic()
         events.say("round_started", round=round, cohort=len(plan.cohort))
-        torch.set_num_threads(1)  # as in a client's process
         reports = {}
         for client in sorted([*plan.cohort, *plan.others]):
             down = border.incoming(conductor.down, contract.down, where(client, round, "down"))
@@ -50,6 +53,7 @@ def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
             reports[client] = Report(report.metrics, report.seconds, arrays)
         use_server_threads(experiment)
         row = conductor.conclude(plan, reports, sizes)
+        torch.set_num_threads(1)
         folder.add_timings(round, {client: report.seconds for client, report in reports.items()})
         events.say("round_finished", **row, seconds=time.monotonic() - begun)
 

@@ -59,21 +59,21 @@ def serve(
     use_server_threads(experiment)
     limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
     try:
+        conductor = Conductor(experiment, assembly.check(experiment), folder, use_server_device(experiment))
+        manifest = _restore(conductor, folder) if resume else None
         socket = ServerSocket(
             address,
             limits=limits,
             keys=security.keys if security else None,
             allowed=security.allowed if security else None,
         )
-    except AddressUnusable:
+    except (AddressUnusable, UserError):
         if not resume:
             shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
         raise
     on_bound(socket.address)
     events = EventLog(folder.path / "events.jsonl", watcher)
     try:
-        conductor = Conductor(experiment, assembly.check(experiment), folder, use_server_device(experiment))
-        manifest = _restore(conductor, folder) if resume else None
         coordinator = Coordinator(conductor, socket, events, manifest)
         _stop_on_signals(coordinator)
         events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)

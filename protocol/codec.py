@@ -20,6 +20,7 @@ from protocol.messages import VERSION, AnyMessage, ArraySpec, Message
 Buffer = bytes | memoryview
 Array = np.ndarray[Any, Any]
 
+_PACKER = msgpack.Packer()  # kept: a new one would allocate a large buffer for every message
 _NUMPY_TYPES = {name: np.dtype(numpy_name) for name, numpy_name in DTYPES.items()}
 _WIRE_NAMES = {numpy_type: name for name, numpy_type in _NUMPY_TYPES.items()}
 
@@ -67,7 +68,7 @@ def encode(message: Message, parcel: Parcel = Parcel()) -> list[Buffer]:  # noqa
     header = {"v": VERSION, **msgspec.to_builtins(message)}
     if parcel.specs:
         header["arrays"] = msgspec.to_builtins(parcel.specs)
-    return [msgpack.packb(header), *parcel.frames]
+    return [_PACKER.pack(header), *parcel.frames]
 
 
 def decode(frames: Sequence[Buffer], limits: Limits = DEFAULT_LIMITS) -> Decoded:

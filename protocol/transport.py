@@ -27,6 +27,7 @@ _QUEUED_MESSAGES = 64  # a peer has one request under way; a longer queue only h
 _LINGER_MS = 1000  # long enough to hand over a Stop, short enough not to hang on a dead peer
 _HEARTBEAT_LIVES = 6  # missed heartbeats until a peer counts as gone
 _MAX_TTL_MS = 60_000  # larger values overflow in ZMTP's PING
+_COPIED_BYTES = 1 << 20  # a client copies frames up to this size: cheaper than being told when one was sent
 _ZAP_DOMAIN = "fedsim"
 
 
@@ -43,12 +44,12 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Rejected:
-    """Frames that are no message of ours."""
+    """Frames that are no message of ours. `connection` is None where ZeroMQ does not tell which it was."""
 
     route: bytes
     error: DecodeError
     receipt: Receipt
-    connection: Connection
+    connection: Connection | None
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,14 @@ class ServerSocket:
     def _arrival(self, frames: Sequence[zmq.Frame]) -> Event:
         route = frames[0].bytes
         buffers = [frame.buffer for frame in frames[1:]]
-        connection = self.connections.of_message(route, frames[1].get(zmq.SRCFD))
         lengths = list(map(len, buffers))
+        try:
+            fd = frames[1].get(zmq.SRCFD)
+        except zmq.ZMQError:
+            # ZMTP before 3.0 has no such property; to ZeroMQ any stray bytes (a web browser's) look like it.
+            error = DecodeError("the peer speaks no ZMTP 3")
+            return Rejected(route, error, receipt_of("rejected", lengths, (), curve=self.curve), None)
+        connection = self.connections.of_message(route, fd)
         try:
             decoded = decode(buffers, self._limits)
         except DecodeError as error:
@@ -174,6 +181,7 @@ class ClientSocket:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         _set_common_options(self._socket, limits, curve=keys is not None)
+        self._socket.copy_threshold = _COPIED_BYTES
         self._socket.identity = f"{client}.{secrets.token_hex(8)}".encode()
         self._socket.reconnect_ivl = 100
         self._socket.reconnect_ivl_max = 2000  # back off, but notice a restarted server soon

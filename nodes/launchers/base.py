@@ -134,9 +134,9 @@ class Launcher(ABC):
                 watcher=pipe_watcher(events_out),
                 on_bound=tell,
             )
-        except AddressUnusable as error:
+        except (AddressUnusable, UserError) as error:  # before it was bound: nothing has started yet
             tell(str(error))
-            return 2
+            return UserError.exit_code
 
 
 def _make_keys(folder: RunFolder, num_clients: int) -> Path:
