@@ -24,6 +24,10 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.messaging
 	$(BIN)/python -m benchmarks.round
+	$(BIN)/python -m benchmarks.clients
+	$(BIN)/python -m benchmarks.loading
+	$(BIN)/python -m benchmarks.prototypes
+	$(BIN)/python -m benchmarks.server_optimizers
 
 $(INSTALLED): setup.cfg constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """What a cluster costs: a whole round of real processes beside a bare program that does the same work.
 
-    python -m benchmarks.round [--clients 20] [--rounds 2] [--blocks 3] [--epochs 2] [--dataset digits]
+    python -m benchmarks.round [--clients 20] [--rounds 2] [--blocks 3] [--epochs 4] [--dataset digits]
 
 A round is: every client receives prototypes, is evaluated, trains, and gives its prototypes (FedProto on HtCNN8,
 images of 28 × 28). The bare program forks one worker for each slot; a worker holds all clients, takes the next
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=2, help="timed rounds in a block")
     parser.add_argument("--blocks", type=int, default=3, help="blocks of each kind")
-    parser.add_argument("--epochs", type=int, default=2, help="local epochs, so that a round takes seconds")
+    parser.add_argument("--epochs", type=int, default=4, help="local epochs, so that a round takes seconds")
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--dataset", default="digits")
     arguments = parser.parse_args()

@@ -25,9 +25,7 @@ def contract_of(experiment: Experiment) -> Contract:
     return methods.load(experiment.method_name).contract(experiment.method_config())
 
 
-def make_client(
-    experiment: Experiment, federation: Federation, client: int, device: torch.device = CPU
-) -> Client:
+def make_client(experiment: Experiment, federation: Federation, client: int, device: torch.device = CPU) -> Client:
     """A client as it is before the first round. Clients of one architecture start from the same weights."""
     streams = Streams(experiment.run.seed)
     task = task_of(experiment, federation)
@@ -46,9 +44,7 @@ def make_client(
     return methods.load(experiment.method_name).Client(context)
 
 
-def make_server(
-    experiment: Experiment, federation: Federation, device: torch.device = CPU
-) -> Server:
+def make_server(experiment: Experiment, federation: Federation, device: torch.device = CPU) -> Server:
     context = ServerContext(
         experiment=experiment,
         config=experiment.method_config(),

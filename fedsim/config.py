@@ -33,7 +33,7 @@ class Run(Section, frozen=True, kw_only=True):
     """What is run: changing any of these changes the result."""
 
     clients: Positive = 10
-    rounds: Positive = 20
+    rounds: Positive = 15
     participation: Fraction = 1.0
     """Share of the clients that train in a round; int(clients × participation), at least one."""
     seed: Count = 1
@@ -152,6 +152,8 @@ def build(layers: Iterable[Mapping[str, Any]]) -> Experiment:
     """Merge nested mappings, later ones over earlier ones, and check every name and value."""
     merged: dict[str, Any] = {}
     for layer in layers:
+        if _changes_method(merged, layer):
+            merged["method"] = {}  # another method's options mean nothing to this one
         _merge(merged, layer)
     method = merged.setdefault("method", {})
     if not isinstance(method, dict) or not isinstance(method.setdefault("name", "fedtgp"), str):
@@ -197,6 +199,15 @@ def to_json(experiment: Experiment) -> bytes:
 
 def from_json(text: bytes) -> Experiment:
     return build([msgspec.json.decode(text)])
+
+
+def _changes_method(merged: Mapping[str, Any], layer: Mapping[str, Any]) -> bool:
+    old, new = (item.get("method") for item in (merged, layer))
+    return (
+        isinstance(old, Mapping)
+        and isinstance(new, Mapping)
+        and new.get("name", old.get("name")) != old.get("name")
+    )
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:

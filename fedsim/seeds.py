@@ -24,9 +24,7 @@ class Streams:
         name = f"{self.root_seed}/{purpose}/{client}/{round}"
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1
 
-    def numpy(
-        self, purpose: str, *, client: int | None = None, round: int | None = None
-    ) -> np.random.Generator:
+    def numpy(self, purpose: str, *, client: int | None = None, round: int | None = None) -> np.random.Generator:
         return np.random.default_rng(self.seed(purpose, client=client, round=round))
 
     def torch(self, purpose: str, *, client: int | None = None, round: int | None = None) -> torch.Generator:

@@ -20,7 +20,7 @@ from fedsim.methods.base import Metrics, State, Upload
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
 from nodes.border import Border
-from nodes.placement import place_server, visible_gpus
+from nodes.placement import place_server, usable_gpus
 from nodes.processes import cores
 from nodes.work import Order, Report
 
@@ -146,7 +146,7 @@ def _whole(metrics: Metrics) -> dict[str, float | int]:
 
 def use_server_device(experiment: Experiment) -> torch.device:
     """Must come before this process touches CUDA for the first time."""
-    placement = place_server(visible_gpus(dict(os.environ)) if experiment.cluster.device == "auto" else [])
+    placement = place_server(usable_gpus(experiment.cluster.device))
     os.environ.update(placement.environment)
     return torch.device(placement.device)
 

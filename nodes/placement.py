@@ -6,9 +6,12 @@ cores: a client is pinned to the core of the slot it was given for as long as it
 """
 
 import itertools
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ def place_server(gpus: Sequence[str]) -> Placement:
     if gpus:
         return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": gpus[0]})
     return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": ""}, (0,))
+
+
+def usable_gpus(device: str = "auto") -> list[str]:
+    """The GPUs that this host's nodes work on: none when only the CPU is wanted, or torch was built without CUDA."""
+    return visible_gpus(dict(os.environ)) if device == "auto" and torch.backends.cuda.is_built() else []
 
 
 def visible_gpus(environment: dict[str, str]) -> list[str]:

@@ -13,8 +13,7 @@ is taken before that layer, of P numbers and not of H.
 Dimensions: B batch, C classes, P prototype, H latent, N uploaded prototypes.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, mse_loss, relu
 
 from fedsim.class_vectors import ClassMeans, ClassVectors
+from fedsim.threads import one_thread
 
 KERNEL_VARIANCES = (10.0, 15.0, 20.0, 50.0)
 """Of the four Gaussian kernels whose sum is κ."""
@@ -137,7 +137,7 @@ class FeatureTransformer(nn.Module):
 
         first = last = torch.zeros(2)
         self.train()
-        with _one_thread(batch_size * self.output.out_features < LARGE_BATCH):
+        with one_thread(batch_size * self.output.out_features < LARGE_BATCH):
             for number in range(epochs if len(labels_N) > 1 else 0):
                 last = epoch()
                 first = last if number == 0 else first
@@ -167,14 +167,3 @@ class FeatureTransformer(nn.Module):
         means = ClassMeans(len(self.centroids_CH), hidden_NP.shape[1], hidden_NP.device)
         means.add(hidden_NP, labels_N)
         return means.means()
-
-
-@contextlib.contextmanager
-def _one_thread(wanted: bool) -> Iterator[None]:
-    """Hundreds of small steps: on a busy machine a second thread makes each of them wait for it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if wanted else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -23,6 +23,10 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from fedsim.class_vectors import ClassVectors, class_margins
+from fedsim.threads import one_thread
+
+LARGE_PRODUCT = 1 << 24
+"""C·K·K from which a second thread is worth while: 100 classes of 512 features, not 10."""
 
 SMALLEST_DISTANCE = 1e-6
 """Below this a distance has no usable direction, and so no gradient."""
@@ -100,18 +104,19 @@ class TrainablePrototypes(nn.Module):
         uploaded = (prototypes_NK, squares_N1, labels_N[:, None], own_NC, -margins_C * own_NC)
         step = _Step(self, lr)
         epoch_losses = []
-        for epoch in range(epochs):
-            order_N = torch.randperm(num_prototypes, generator=generator).to(labels_N.device)
-            # Split beforehand: slicing each array in each step would cost as much as the step's small sums.
-            shuffled = (array.index_select(0, order_N).split(batch_size) for array in uploaded)
-            batches = zip(*shuffled, strict=True)
-            if epoch in (0, epochs - 1):
-                losses = torch.stack([step(*batch, wants_loss=True) for batch in batches])
-                sizes = losses.new_tensor([len(labels_B) for labels_B in order_N.split(batch_size)])
-                epoch_losses.append((losses @ sizes / num_prototypes, losses[-1]))
-            else:
-                for batch in batches:
-                    step(*batch)
+        with one_thread(self.vectors.numel() * self.vectors.shape[1] < LARGE_PRODUCT):
+            for epoch in range(epochs):
+                order_N = torch.randperm(num_prototypes, generator=generator).to(labels_N.device)
+                # Split beforehand: slicing each array in each step would cost as much as the step's small sums.
+                shuffled = (array.index_select(0, order_N).split(batch_size) for array in uploaded)
+                batches = zip(*shuffled, strict=True)
+                if epoch in (0, epochs - 1):
+                    losses = torch.stack([step(*batch, wants_loss=True) for batch in batches])
+                    sizes = losses.new_tensor([len(labels_B) for labels_B in order_N.split(batch_size)])
+                    epoch_losses.append((losses @ sizes / num_prototypes, losses[-1]))
+                else:
+                    for batch in batches:
+                        step(*batch)
         self.vectors.copy_(step.vectors_CK)
         (first_loss, _), (last_loss, last_batch_loss) = epoch_losses[0], epoch_losses[-1]
         return Fit(float(first_loss), float(last_loss), float(last_batch_loss))

@@ -57,13 +57,12 @@ def command(
       fedsim client --connect tcp://127.0.0.1:5555 --ids 0-9
       fedsim client --connect tcp://10.0.0.1:5555 --ids 7 --keys keys/
     """
-    import os
     import socket
 
     from nodes import processes, zygote
     from nodes.client import Settings, client_keys
     from nodes.launchers.local import client_starter
-    from nodes.placement import place_client, visible_gpus
+    from nodes.placement import place_client, usable_gpus
 
     if not address.startswith("tcp://"):
         raise UserError(f"{address} is no server address; write tcp://host:port.")
@@ -71,7 +70,7 @@ def command(
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
     zygote.preload()
-    gpus, cores = visible_gpus(dict(os.environ)), processes.cores()
+    gpus, cores = usable_gpus(), processes.cores()
     host = place or socket.gethostname()
 
     def settings(client: int) -> Settings:

@@ -7,7 +7,6 @@
 Every process dies with its parent, so killing the launcher leaves nothing behind.
 """
 
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from nodes import processes, zygote
 from nodes.client import Settings, client_keys, run_client
 from nodes.launchers.base import Launcher
-from nodes.placement import place_client, visible_gpus
+from nodes.placement import place_client, usable_gpus
 from protocol.limits import MEBIBYTE, Limits
 
 _MAX_RESTARTS = 10
@@ -42,8 +41,7 @@ class LocalLauncher(Launcher):
     def _host_main(self, address: str) -> int:
         zygote.redirect_output(self.folder.logs / "clients.log")
         cluster = self.experiment.cluster
-        gpus = visible_gpus(dict(os.environ)) if cluster.device == "auto" else []
-        cores = processes.cores()
+        gpus, cores = usable_gpus(cluster.device), processes.cores()
 
         def settings(client: int) -> Settings:
             return Settings(

@@ -209,3 +209,9 @@ def test_a_config_file_that_is_not_there_or_not_toml_is_one_sentence(tmp_path):
         broken.write_bytes(content)
         with pytest.raises(UserError, match="is not valid TOML"):
             read_toml(broken)
+
+
+def test_another_method_on_top_of_a_file_drops_the_options_of_the_first():
+    file = {"method": {"name": "fedtgp", "tau": 7.0}}
+    assert config.build([file, {"method": {"name": "local"}}]).method == {"name": "local"}
+    assert config.build([file, {"method": {"name": "fedtgp"}}]).method["tau"] == 7.0
