@@ -203,11 +203,9 @@ def from_json(text: bytes) -> Experiment:
 
 def _changes_method(merged: Mapping[str, Any], layer: Mapping[str, Any]) -> bool:
     old, new = (item.get("method") for item in (merged, layer))
-    return (
-        isinstance(old, Mapping)
-        and isinstance(new, Mapping)
-        and new.get("name", old.get("name")) != old.get("name")
-    )
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return False
+    return "name" in new and new["name"] != old.get("name")
 
 
 def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:

@@ -48,8 +48,8 @@ def place_server(gpus: Sequence[str]) -> Placement:
 
 
 def usable_gpus(device: str = "auto") -> list[str]:
-    """The GPUs that this host's nodes work on: none when only the CPU is wanted, or torch was built without CUDA."""
-    return visible_gpus(dict(os.environ)) if device == "auto" and torch.backends.cuda.is_built() else []
+    """The GPUs that nodes of this host work on; none if only the CPU is wanted, or torch has no CUDA."""
+    return visible_gpus(dict(os.environ)) if device == "auto" and torch.version.cuda else []
 
 
 def visible_gpus(environment: dict[str, str]) -> list[str]:
