@@ -33,6 +33,8 @@ class Connection:
     received_bytes: int = 0
     final: TcpCounters | None = None
     ended: bool = False
+    unheard: "Connection | None" = None
+    """The connection that had this descriptor before, if it ended before a message of it was read."""
 
     @property
     def is_open(self) -> bool:
@@ -43,6 +45,13 @@ class Connection:
         self.route = route
         self.sent_bytes += wire.server_handshake_bytes(curve=self.curve)
         self.received_bytes += wire.client_handshake_bytes(route, curve=self.curve)
+
+    def yield_to(self, older: "Connection") -> None:
+        """What was counted here came through an older connection."""
+        older.route, older.client = self.route, self.client
+        older.sent_bytes, older.received_bytes = self.sent_bytes, self.received_bytes
+        self.route = self.client = None
+        self.sent_bytes = self.received_bytes = 0
 
     def read(self) -> TcpCounters | None:
         return self.final if self.duplicate is None else read_counters(self.duplicate)
@@ -96,11 +105,14 @@ class Connections:
 
     def take_events(self) -> None:
         """Take note of connections that came and went."""
+        events = []
         while self.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             event = parse_monitor_message(self.monitor.recv_multipart())
-            fd = int(event["value"])
-            if event["event"] == zmq.EVENT_ACCEPTED:
-                self._accept(fd)
+            events.append((event["event"] == zmq.EVENT_ACCEPTED, int(event["value"])))
+        last_end = {fd: place for place, (accepted, fd) in enumerate(events) if not accepted}
+        for place, (accepted, fd) in enumerate(events):
+            if accepted:
+                self._accept(fd, gone=last_end.get(fd, -1) > place)
             elif (connection := self._by_fd.get(fd)) is not None and not connection.ended:
                 connection.close()
                 connection.ended = True
@@ -113,8 +125,8 @@ class Connections:
         lost, self._lost = self._lost, []
         return [ended.route for ended in lost if ended.route and self._by_route[ended.route] is ended]
 
-    def of_message(self, route: bytes, fd: int) -> Connection:
-        """The connection a message came through."""
+    def of_message(self, route: bytes, fd: int, num_bytes: int) -> Connection:
+        """The connection that a message of this many bytes on the wire came through."""
         self.take_events()
         known = self._by_route.get(route)
         newest = self._by_fd.get(fd) or self._accept(fd)
@@ -124,6 +136,8 @@ class Connections:
             newest.identify(route)
             if newest.ended:
                 self._lost.append(newest)
+        elif newest.unheard is not None:
+            return self._tell_apart(newest.unheard, newest, route, num_bytes)
         if known is None or known.number < newest.number:
             self._by_route[route] = newest
         return newest
@@ -137,6 +151,25 @@ class Connections:
         """
         return known.ended and (newest.route is not None or _lacks_bytes(known.audit()))
 
+    def _tell_apart(self, older: Connection, newest: Connection, route: bytes, num_bytes: int) -> Connection:
+        """A second peer has spoken on one connection, so one of the two came through the older one.
+
+        A peer that has just connected has said nothing but this message, and the kernel knows how long that
+        is. If both are alike, the first to be read is the older.
+        """
+        newest.unheard = older.unheard
+        counters = newest.read()
+        expected = wire.client_handshake_bytes(route, curve=self._curve) + num_bytes
+        is_newest = counters is not None and counters.received == expected
+        if is_newest and newest.route is not None:
+            self._by_route[newest.route] = older
+            newest.yield_to(older)
+        owner = newest if is_newest else older
+        owner.identify(route)
+        self._by_route[route] = owner
+        self._lost.append(older)
+        return owner
+
     def of_route(self, route: bytes) -> Connection | None:
         return self._by_route.get(route)
 
@@ -146,12 +179,16 @@ class Connections:
         for connection in self.all:
             connection.close()
 
-    def _accept(self, fd: int) -> Connection:
+    def _accept(self, fd: int, gone: bool = False) -> Connection:
+        """`gone`: it has ended since, so that the number may be another's by now."""
         try:
-            duplicate = os.dup(fd)
+            duplicate = None if gone else os.dup(fd)
         except OSError:  # gone before we looked
             duplicate = None
         connection = Connection(len(self.all), fd, duplicate, self._curve)
+        before = self._by_fd.get(fd)
+        if before is not None and before.ended and before.route is None:
+            connection.unheard = before
         self.all.append(connection)
         self._by_fd[fd] = connection  # stays after its end, until the number is used again
         return connection

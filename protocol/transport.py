@@ -14,6 +14,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
+from protocol import wire
 from protocol.codec import Buffer, Decoded, Parcel, decode, encode
 from protocol.connections import Connection, Connections
 from protocol.errors import AddressUnusable, AdmissionRefused, DecodeError, PeerUnreachable
@@ -21,7 +22,6 @@ from protocol.keys import KeyPair
 from protocol.ledger import Receipt, receipt_of
 from protocol.limits import DEFAULT_LIMITS, Limits
 from protocol.messages import Message, kind_of
-from protocol.wire import CURVE_OVERHEAD
 
 _QUEUED_MESSAGES = 64  # a peer has one request under way; a longer queue only hides a peer that does not read
 _LINGER_MS = 1000  # long enough to hand over a Stop, short enough not to hang on a dead peer
@@ -149,7 +149,8 @@ class ServerSocket:
             # ZMTP before 3.0 has no such property; to ZeroMQ any stray bytes (a web browser's) look like it.
             error = DecodeError("the peer speaks no ZMTP 3")
             return Rejected(route, error, receipt_of("rejected", lengths, (), curve=self.curve), None)
-        connection = self.connections.of_message(route, fd)
+        num_bytes = wire.message_bytes(lengths, curve=self.curve)
+        connection = self.connections.of_message(route, fd, num_bytes)
         try:
             decoded = decode(buffers, self._limits)
         except DecodeError as error:
@@ -288,7 +289,7 @@ class _Admission:
 
 def _set_common_options(socket: "zmq.Socket[bytes]", limits: Limits, *, curve: bool) -> None:
     # Refused before it is allocated; the connection is dropped. ZeroMQ compares what travels.
-    socket.maxmsgsize = limits.max_frame_bytes + (CURVE_OVERHEAD if curve else 0)
+    socket.maxmsgsize = limits.max_frame_bytes + (wire.CURVE_OVERHEAD if curve else 0)
     socket.sndhwm = socket.rcvhwm = _QUEUED_MESSAGES
     socket.linger = _LINGER_MS
     socket.tcp_keepalive = 1  # a host that vanished is noticed even without heartbeats
