@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -123,12 +122,10 @@ class Attacker:
         """Each from a stranger of its own or from one who has talked before; some hang up at once."""
         for message in frames:
             if not self._dealers or self._draw.random() < 0.2:
-                self._dealers.append(self._context.socket(self._draw.choice([zmq.DEALER, zmq.DEALER, zmq.REQ])))
-                self._dealers[-1].setsockopt(zmq.LINGER, 0)
-                self._dealers[-1].setsockopt(
-                    zmq.REQ_RELAXED if self._dealers[-1].type == zmq.REQ else zmq.LINGER, 0
-                )
-                self._dealers[-1].connect(self._address)
+                dealer = self._context.socket(zmq.DEALER)
+                dealer.linger = 0
+                dealer.connect(self._address)
+                self._dealers.append(dealer)
             with contextlib.suppress(zmq.ZMQError):
                 self._draw.choice(self._dealers).send_multipart(message, zmq.NOBLOCK)
 
@@ -182,7 +179,7 @@ def test_a_run_under_fire_ends_like_one_that_was_left_alone(
     attack(address, 1).do_everything()
     if not options:
         wait_for(lambda: len(list(events_of(run.folder, "rejected"))) > 50, "the attack does not arrive")
-        assert next(events_of(run.folder, "refused"))["reason"].startswith("there is no client ")
+        wait_for_event(run.folder, "refused")
     os.kill(process, signal.SIGCONT)
     attack(address, 2).do_everything()
     run.succeed()
@@ -225,7 +222,7 @@ def test_a_member_who_says_too_much_is_heard_once(
             work = noisy.next_work()
             assert work is not None and work[0].round == round
             report = noisy.do(*work)
-            attempt = chatter(noisy, work[0], report.metrics)
+            attempt = chatter(noisy, work[0])
             noisy.answer(work[0], report, attempt=attempt)
             noisy.answer(work[0], report, attempt=attempt)
             noisy.answer(work[0], report, attempt=attempt + 1)
@@ -236,7 +233,7 @@ def test_a_member_who_says_too_much_is_heard_once(
     assert run.summary["audit"]["agree"] == run.summary["audit"]["connections"] == 4
 
 
-def chatter(noisy: HandmadeClient, work: messages.Work, metrics: dict[str, float]) -> int:
+def chatter(noisy: HandmadeClient, work: messages.Work) -> int:
     """Noise that must not count; returns the attempt of the question that is open after it."""
     other = {"run": noisy.run, "metrics": {"tested": 1.0, "correct": 1.0}, "seconds": {}}
     for round, attempt in ((work.round, 7), (work.round + 1, 0), (max(work.round - 1, 0), 5), (1 << 30, 1 << 30)):
@@ -249,5 +246,4 @@ def chatter(noisy: HandmadeClient, work: messages.Work, metrics: dict[str, float
     noisy.say_hello()  # as after a broken connection: the server asks again
     again = noisy.next_work()
     assert again is not None and again[0].round == work.round and again[0].attempt > work.attempt
-    assert metrics is not None and time.monotonic() > 0
     return again[0].attempt

@@ -10,7 +10,6 @@ from protocol.messages import Hello
 from protocol.transport import Arrived, Event, Lost, ServerSocket
 from protocol.wire import client_handshake_bytes
 
-
 HANDSHAKE = client_handshake_bytes(b"7.0123456789abcdef")
 
 
