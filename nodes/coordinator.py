@@ -68,7 +68,7 @@ class Coordinator:
         self._welcome = experiment_parcel(self.experiment)
         self._checkpoints = Checkpoints(conductor.folder.checkpoints)
         self._resumed = resumed
-        self._goodbye = False
+        self._goodbye: messages.Stop | None = None
         self._setups: dict[int, Arrays] = {}
         self._setup_parcel: Parcel | None = None
         self._round: Round | None = None
@@ -116,7 +116,7 @@ class Coordinator:
                     f"{_some(missing)}; start them, or raise cluster.join_seconds."
                 )
             self._serve(_POLL_SECONDS)
-        sizes = {client: self._size(client) for client in self.members.by_id}
+        sizes = {client: self.members.by_id[client].num_train for client in self.members.by_id}
         down = self.conductor.setup([Upload(c, sizes[c], a) for c, a in self._setups.items()])
         fields = self.conductor.border.contract.setup_down
         self._setup_parcel = self.conductor.border.outgoing(down, fields, "server, set-up, down")
@@ -166,7 +166,7 @@ class Coordinator:
             )
         collected = time.monotonic()
         self.events.say("collected", round=plan.order.round, train=plan.order.train)
-        sizes = {client: self._size(client) for client in self._reports}
+        sizes = {client: self.members.by_id[client].num_train for client in self._reports}
         row = self.conductor.conclude(plan, self._reports, sizes)
         self.conductor.folder.add_timings(
             plan.order.round, {client: report.seconds for client, report in self._reports.items()}
@@ -223,11 +223,11 @@ class Coordinator:
 
     def _say_goodbye(self, reason: str) -> list[Audit]:
         """Tell everyone to stop, wait until they have hung up, then compare our count with the kernel's."""
-        self._goodbye = True
+        self._goodbye = messages.Stop(reason=reason[:2000])
         self.accounts.note_ended_connections()
         for member in self.members.by_id.values():
             if member.lost_since is None:
-                self._send(member, messages.Stop(reason=reason[:2000]))
+                self._send(member, self._goodbye)
         deadline = time.monotonic() + _GOODBYE_SECONDS
         while any(c.is_open for c in self._socket.connections.all if c.client is not None):
             if time.monotonic() > deadline:
@@ -273,6 +273,11 @@ class Coordinator:
                 log.warning("ignored a %s of client %d", messages.kind_of(other), member.client)
 
     def on_hello(self, hello: messages.Hello, arrived: Arrived) -> None:
+        if self._goodbye is not None:  # too late
+            self.accounts.received(arrived.receipt, NOBODY, "control")
+            with contextlib.suppress(PeerUnreachable):
+                self.accounts.sent(self._socket.send(arrived.route, self._goodbye), NOBODY, "control")
+            return
         known = self.members.by_id.get(hello.client)
         old = self._socket.connections.of_route(known.route) if known else None
         member = self.members.admit(hello, arrived, old_is_open=old is not None and old.is_open)
@@ -302,7 +307,7 @@ class Coordinator:
         arrays = self._accept(member, arrived.decoded.arrays, fields, place)
         if arrays is None:
             return
-        member.ready = ready
+        member.ready, member.num_train = ready, ready.num_train
         self._setups.setdefault(member.client, arrays)
         self.events.say(
             "client_ready",
@@ -407,11 +412,6 @@ class Coordinator:
         with contextlib.suppress(PeerUnreachable):
             receipt = self._socket.send(route, messages.Refusal(reason=reason))
             self.accounts.sent(receipt, client, "control")
-
-    def _size(self, client: int) -> int:
-        ready = self.members.by_id[client].ready
-        assert ready is not None
-        return ready.num_train
 
 
 def _some(clients: list[int], most: int = 10) -> str:

@@ -17,6 +17,8 @@ class Member:
     ready: Ready | None = None
     saved_round: int = -1
     """The round of the newest state that the client has saved."""
+    num_train: int = 0
+    """Training samples; known from its first Ready on, also while it is being started again."""
     has_answered: bool = False
     """Whether its model has changed since the start."""
     lost_since: float | None = None
@@ -53,7 +55,7 @@ class Members:
         if known is not None:
             self._by_route.pop(known.route, None)
             member.saved_round, member.train_seconds = known.saved_round, known.train_seconds
-            member.has_answered = known.has_answered
+            member.has_answered, member.num_train = known.has_answered, known.num_train
         self.by_id[client] = self._by_route[arrived.route] = member
         return member
 

@@ -34,6 +34,8 @@ METHODS = {
 }
 """The options that choose a method, with little work for its server."""
 
+_QUIET_LOOKS = 25  # of 10 ms each
+
 Found = TypeVar("Found")
 
 
@@ -262,13 +264,19 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def hold(run: Run, client: int) -> tuple[int, int]:
-    """Stop a client for as long as the test likes; returns its process and the round that waits for it."""
+    """Stop a client until the round waits for nobody else; returns its process and that round."""
     process = run.command.role(f"client-{client:05d}")
     os.kill(process, signal.SIGSTOP)
+    seen: list[tuple[int, int | None]] = []
 
     def waiting_round() -> tuple[int] | None:
-        asked = [event["round"] for event in events_of(run.folder, "asked", client=client)]
-        answered = [event["round"] for event in events_of(run.folder, "answered", client=client)]
-        return (asked[-1],) if len(asked) > len(answered) else None
+        """An answer may still be on its way, so all must have been quiet for a while."""
+        happened = events(run.folder)
+        open_questions = {(e["round"], e["client"]) for e in happened if e["event"] == "asked"}
+        open_questions -= {(e["round"], e["client"]) for e in happened if e["event"] == "answered"}
+        only = next(iter(open_questions)) if len(open_questions) == 1 else (None, None)
+        seen.append((len(happened), only[0] if only[1] == client else None))
+        quiet = len(seen) > _QUIET_LOOKS and len(set(seen[-_QUIET_LOOKS:])) == 1
+        return (only[0],) if quiet and only[0] is not None and only[1] == client else None
 
     return process, wait_for(waiting_round, f"client {client} is not asked")[0]

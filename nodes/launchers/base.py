@@ -1,5 +1,6 @@
 """What all launchers share: the server as a forked child, its events on the screen, a clean end of everything."""
 
+import contextlib
 import json
 import os
 import select
@@ -110,12 +111,14 @@ class Launcher(ABC):
         return status
 
     def _on_interrupt(self, *_: object) -> None:
-        """The first Ctrl-C ends the run with the results so far, the second ends it now."""
+        """The first Ctrl-C ends the run with the results so far, the second ends it now.
+
+        Without its server the run is over, and `run` ends the clients: a handler may be interrupted by itself.
+        """
         self._interrupts += 1
-        if self._interrupts > 1:
-            self.kill_clients()
-        if self._server is not None:
-            os.kill(self._server, signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            if self._server is not None:
+                os.kill(self._server, signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
 
     def _server_main(self, address_out: int, events_in: int, events_out: int) -> int:
         os.close(events_in)  # or a server without a launcher would wait for ever for itself to read its events

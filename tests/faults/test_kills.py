@@ -1,5 +1,6 @@
 """Any process may die at any moment: the run goes on or ends with a sentence, and nothing stays behind."""
 
+import contextlib
 import os
 import re
 import signal
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from commands import Run, events_of, hold, rows, wait_for, wait_for_event
+from handmade import HandmadeClient
+
+from protocol import messages
 
 ENDLESS = ("--rounds", "100000")
 SOON = ("--set", "cluster.rejoin_seconds=0.5")
@@ -150,15 +154,21 @@ def test_ctrl_c_ends_the_run_with_its_results_so_far(whom: str, running: Callabl
     assert (run.folder / "final.safetensors").exists() and (run.folder / "ledger.csv").exists()
 
 
-def test_a_second_ctrl_c_ends_it_now(running: Callable[..., Run]) -> None:
+def test_more_ctrl_c_ends_it_now(running: Callable[..., Run]) -> None:
+    """As people do when nothing happens: again and again, here because a process does not listen any more."""
     run = running()
-    os.kill(run.command.role("server"), signal.SIGSTOP)  # a server that does not listen any more
-    run.command.send(signal.SIGINT)
-    assert run.command.code is None
-    run.command.send(signal.SIGINT)
+    os.kill(run.command.role("server"), signal.SIGSTOP)
+    os.kill(run.command.role("client-00002"), signal.SIGSTOP)
+
+    def press_again() -> bool:
+        with contextlib.suppress(ProcessLookupError):
+            run.command.send_to_all(signal.SIGINT)
+        return run.command.code is not None
+
+    wait_for(press_again, "Ctrl-C does not end the run")
     assert run.command.wait() == 2
     assert run.command.stderr == "error: the server was killed by signal 9 (SIGKILL).\n"
-    assert not run.command.alive()
+    run.command.wait_until_gone()
 
 
 def test_ctrl_c_while_clients_are_joining_leaves_nothing(cluster: Callable[..., Run]) -> None:
@@ -180,3 +190,18 @@ def test_a_run_whose_clients_never_come_says_who_is_missing(
     assert run.summary["reason"] == (
         "4 of 4 clients did not join within 0.3 s: 0, 1, 2, 3; start them, or raise cluster.join_seconds."
     )
+
+
+def test_a_client_that_comes_while_the_run_ends_is_told_so(
+    hand_driven_server: Callable[..., tuple[str, Run]],
+) -> None:
+    address, run = hand_driven_server()
+    with HandmadeClient(address, 0) as member, HandmadeClient(address, 1) as late:
+        member.join()
+        wait_for_event(run.folder, "client_ready", client=0)
+        run.command.send(signal.SIGINT)
+        stop = member.receive().message  # and does not hang up yet
+        late.say_hello()
+        assert late.receive().message == stop == messages.Stop(reason="the run was stopped (Ctrl-C)")
+    assert run.command.wait() == 1
+    assert not run.summary["completed"]
