@@ -39,7 +39,11 @@ def make_experiment(arguments: argparse.Namespace) -> Experiment:
         [
             {
                 "run": {"clients": arguments.clients, "rounds": arguments.rounds},
-                "data": {"dataset": arguments.dataset, "partition": "iid"},
+                "data": {
+                    "dataset": arguments.dataset,
+                    "partition": "iid",
+                    "samples_per_class": arguments.samples_per_class,
+                },
                 "train": {"batch_size": 4},
                 "method": {"name": "fedtgp", "server_epochs": 1},
             }
@@ -100,6 +104,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--samples-per-class", type=int, default=0, help="0: all; fewer make training short")
     parser.add_argument("--alone", metavar="EXPERIMENT", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.alone:

@@ -126,14 +126,6 @@ def test_a_client_that_hangs_is_late_and_leaves_no_process_behind(cluster: Calla
     assert not run.command.alive()
 
 
-def test_a_client_that_never_wakes_up_is_killed_in_the_end(running: Callable[..., Run]) -> None:
-    run = running()
-    hold(run, 1)
-    run.command.send_to_all(signal.SIGINT)
-    assert run.command.wait() == 1
-    run.command.wait_until_gone()
-
-
 @pytest.mark.parametrize("whom", ["group", "launcher"])
 def test_ctrl_c_ends_the_run_with_its_results_so_far(whom: str, running: Callable[..., Run]) -> None:
     run = running()

@@ -148,7 +148,7 @@ def test_a_broken_manifest_is_a_sentence(cluster: Cluster, resume: Callable[[Run
 def test_a_client_killed_in_the_middle_of_a_round_restores_itself(
     method: str, client: int, cluster: Cluster, reference: Reference
 ) -> None:
-    options = (*METHODS[method], "--rounds", "40")
+    options = (*METHODS[method], "--rounds", "25")
     run = cluster(*options, "--checkpoint-every", "1")
     wait_for_event(run.folder, "checkpoint", round=2)
     process, round = hold(run, client)
@@ -163,7 +163,7 @@ def test_a_client_killed_in_the_middle_of_a_round_restores_itself(
 
 def test_a_client_killed_after_its_answer_goes_on_from_that_round(cluster: Cluster, reference: Reference) -> None:
     """It comes back before the round is over: the state that it has saved in this round is the one that counts."""
-    options = ("--rounds", "40")
+    options = ("--rounds", "25")
     run = cluster(*options, "--checkpoint-every", "1")
     wait_for_event(run.folder, "checkpoint", round=2)
     slow, round = hold(run, 3)
@@ -212,8 +212,8 @@ def test_clients_killed_again_and_again_at_random_moments_change_nothing(
 
 def test_a_client_without_saved_state_is_not_taken_back(cluster: Cluster) -> None:
     """The first checkpoint lies ahead: going on from nothing would quietly change the result."""
-    options = ("--rounds", "40", "--set", "cluster.rejoin_seconds=0.5")
-    run = cluster(*options, "--checkpoint-every", "30")
+    options = ("--rounds", "25", "--set", "cluster.rejoin_seconds=0.5")
+    run = cluster(*options, "--checkpoint-every", "20")
     wait_for_event(run.folder, "round_finished", round=1)
     process, round = hold(run, 1)
     os.kill(process, signal.SIGKILL)
@@ -245,7 +245,7 @@ def by_hand(python: Start, tmp_path: Path) -> Callable[..., tuple[Run, Command]]
 def test_clients_wait_for_a_server_that_is_started_again(
     by_hand: Callable[..., tuple[Run, Command]], python: Start, reference: Reference
 ) -> None:
-    options = ("--rounds", "40")
+    options = ("--rounds", "25")
     run, clients = by_hand(*options, "--checkpoint-every", "2")
     address = address_of(run.command)
     wait_for_event(run.folder, "checkpoint", round=5)
