@@ -9,10 +9,8 @@ Each node keeps its two newest files: the manifest names one of them, whichever 
 Clients on other machines keep theirs in a folder of their own; the manifest then names rounds they know.
 """
 
-import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +109,3 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def dump_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(value, indent=2).encode())

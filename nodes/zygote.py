@@ -26,8 +26,6 @@ _KILL_AFTER_SECONDS = 5.0
 
 def preload() -> None:
     """Import all that clients need. Making an optimizer imports torch's lazy half, which is the slow one."""
-    # Threads that spin while they wait for work make a busy machine ten times slower; must be set before torch.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     import fedsim.assembly

@@ -1,6 +1,8 @@
 """The three packages and the one direction of their imports, read from the source and from a running client."""
 
 import ast
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -84,3 +86,14 @@ def test_help_does_not_wait_for_torch(python: Start, tmp_path: Path) -> None:
     command = python(tmp_path / "probe.py", fresh=True).succeed()
     assert command.stdout.endswith("loaded False\n")
     assert all(name in command.stdout for name in ("client", "keys", "run", "server"))
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_are_told_to_sleep_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
+    """OpenMP reads its settings when it is loaded, and a user's own setting stays."""
+    program = "import nodes, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"} | given
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [expected, "False"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -126,11 +125,6 @@ class Client(ABC):
 
     def load_state(self, state: State) -> None:
         load_modules_state(self.modules(), state)
-
-    @cached_property
-    def sgd_options(self) -> dict[str, float]:
-        train = self.context.experiment.train
-        return {"lr": train.lr, "momentum": train.momentum, "weight_decay": train.weight_decay}
 
 
 class Server:

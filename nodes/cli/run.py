@@ -121,7 +121,7 @@ def command(
 ) -> int:
     """Run an experiment: a server and its clients as processes of this machine.
 
-    Without options: FedTGP on digits with 10 heterogeneous clients, in about a minute.
+    Without options: FedTGP on digits with 10 heterogeneous clients, in less than a minute.
     """
     if resume is None:
         experiment = build_experiment(**options)
@@ -141,6 +141,10 @@ def command(
     from nodes.launchers.ray import RayLauncher, require_ray
 
     if launcher == "ray":
+        if resume is not None:
+            raise UserError(
+                "--resume needs the local launcher: on Ray, clients keep their states only for one run."
+            )
         require_ray()
     zygote.preload()
     if resume is None:

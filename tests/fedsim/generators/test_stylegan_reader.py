@@ -101,7 +101,8 @@ def test_foreign_parts_of_the_discriminator_are_stepped_over(tmp_path):
 
 def test_weights_outside_the_generator_are_not_decoded(tmp_path):
     discriminator = Network("Discriminator", weight=Call("torch.storage", "_load_from_bytes", b"no storage"))
-    load(snapshots.write(tmp_path / "file.pkl", snapshots.stylegan3(), D=discriminator))
+    generator = load(snapshots.write(tmp_path / "file.pkl", snapshots.stylegan3(), D=discriminator))
+    assert generator.image_shape == (3, 8, 8)
 
 
 @pytest.mark.parametrize("place", ["G_ema", "D"])
