@@ -6,7 +6,7 @@ from fedsim import methods, models
 from fedsim.config import Experiment
 from fedsim.contract import Contract
 from fedsim.data import Federation
-from fedsim.methods.base import Client, ClientContext, Server, ServerContext, Task
+from fedsim.methods.base import Client, ClientContext, Server, ServerContext, Setting, Task
 from fedsim.seeds import Streams
 
 CPU = torch.device("cpu")
@@ -19,6 +19,10 @@ def task_of(experiment: Experiment, federation: Federation) -> Task:
         feature_dim=experiment.model.feature_dim,
         input_shape=federation.input_shape,
     )
+
+
+def setting_of(experiment: Experiment, federation: Federation) -> Setting:
+    return Setting(experiment, experiment.method_config(), task_of(experiment, federation), federation)
 
 
 def contract_of(experiment: Experiment) -> Contract:
@@ -59,14 +63,12 @@ def make_server(experiment: Experiment, federation: Federation, device: torch.de
 def check(experiment: Experiment) -> Federation:
     """Everything that can be wrong with an experiment is found here, before any process is started."""
     federation = Federation(experiment)
-    task = task_of(experiment, federation)
+    setting = setting_of(experiment, federation)
     contract_of(experiment)
     federation.client(0)
-    seen = set()
     for client in range(experiment.run.clients):
-        name = models.architecture(experiment.model, client)
-        if name not in seen:
-            seen.add(name)
-            with torch.device("meta"):
-                models.build(experiment.model, client, task.input_shape, task.num_classes)
+        setting.model(client)
+    module = methods.load(experiment.method_name)
+    if hasattr(module, "check"):
+        module.check(setting)
     return federation

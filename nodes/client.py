@@ -151,8 +151,8 @@ class ClientNode:
         federation = Federation(experiment)
         device = torch.device(self.settings.placement.device)
         self._half = assembly.make_client(experiment, federation, self.client, device)
-        task = assembly.task_of(experiment, federation)
-        self._border = Border(assembly.contract_of(experiment), task.dimensions)
+        setting = assembly.setting_of(experiment, federation)
+        self._border = Border(assembly.contract_of(experiment), setting.dimensions)
         self._states: StateFiles = client_files(self.settings.state_folder, self.client)
         if welcome.restore >= 0:
             self._half.load_state(self._states.load(welcome.restore))

@@ -48,8 +48,8 @@ class Conductor:
         self.experiment = experiment
         self.folder = folder
         self.server = assembly.make_server(experiment, federation, device)
-        task = assembly.task_of(experiment, federation)
-        self.border = Border(assembly.contract_of(experiment), task.dimensions)
+        setting = assembly.setting_of(experiment, federation)
+        self.border = Border(assembly.contract_of(experiment), setting.dimensions)
         self.down: Arrays = {}
         self.history: list[Row] = []
         self.server_seconds = 0.0

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedsim import methods, models
 from fedsim.config import Experiment
 from fedsim.contract import Arrays
 from fedsim.data import ClientData, Federation
@@ -39,6 +41,39 @@ class Task:
         """The letters that contracts may use for fixed sizes."""
         letters = {"C": self.num_classes, "K": self.feature_dim, "M": self.num_clients}
         return letters | dict(zip(("ch", "h", "w"), self.input_shape, strict=False))
+
+
+@dataclass
+class Setting:
+    """What is known of an experiment before anything is built: for a method's checks, sizes and cost."""
+
+    experiment: Experiment
+    config: Any  # the method's own Config
+    task: Task
+    federation: Federation
+    _models: dict[str, SplitModel] = field(default_factory=dict, repr=False)
+
+    @property
+    def architectures(self) -> list[str]:
+        """The name of each client's model."""
+        return [models.architecture(self.experiment.model, client) for client in range(self.task.num_clients)]
+
+    def model(self, client: int) -> SplitModel:
+        """A client's model without memory for its weights: shapes only."""
+        name = models.architecture(self.experiment.model, client)
+        if name not in self._models:
+            with torch.device("meta"):
+                self._models[name] = models.build(
+                    self.experiment.model, client, self.task.input_shape, self.task.num_classes
+                )
+        return self._models[name]
+
+    @cached_property
+    def dimensions(self) -> dict[str, int]:
+        """The letters that the method's contract may use for fixed sizes: the task's, and the method's own."""
+        module = methods.load(self.experiment.method_name)
+        own = module.sizes(self) if hasattr(module, "sizes") else {}
+        return self.task.dimensions | own
 
 
 @dataclass(frozen=True)

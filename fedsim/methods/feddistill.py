@@ -22,11 +22,14 @@ from torch.nn.functional import cross_entropy, mse_loss
 from fedsim.class_vectors import ClassMeans, ClassVectors
 from fedsim.config import NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
+from fedsim.costs import About, Cost
 from fedsim.evaluation import count_correct
 from fedsim.methods import base
 from fedsim.methods.base import ClientContext, Metrics, State, Step, Upload
 from fedsim.prototypes import mean_per_class, stack_uploads
 from fedsim.training import Batch, train_locally
+
+ABOUT = About(title="FedDistill", paper="Jeong et al., 2018", evaluation="largest logit")
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -42,6 +45,10 @@ class Config(Section, frozen=True, kw_only=True):
 def contract(config: Config) -> Contract:
     rows = {"logits": Field(Payload.LOGITS, "n C"), "class_ids": class_ids("n")}
     return Contract(up=rows, down=rows)
+
+
+def cost(config: Config) -> Cost:
+    return Cost(up="C*ΣC", down="M*C*U")
 
 
 def distillation_loss(

@@ -17,6 +17,7 @@ Deliberate choices
 from typing import Literal
 
 from fedsim.contract import Contract
+from fedsim.costs import About, Cost
 from fedsim.methods.base import ClientContext
 from fedsim.prototypes import (
     Combined,
@@ -26,7 +27,10 @@ from fedsim.prototypes import (
     Uploaded,
     mean_per_class,
     prototype_contract,
+    prototype_cost,
 )
+
+ABOUT = About(title="FedProto", paper="Tan et al., AAAI 2022", evaluation="nearest global prototype")
 
 
 class Config(PrototypeConfig, frozen=True, kw_only=True):
@@ -40,6 +44,10 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return prototype_contract(config, with_counts=config.aggregation == "weighted")
+
+
+def cost(config: Config) -> Cost:
+    return prototype_cost(config, with_counts=config.aggregation == "weighted")
 
 
 class Client(PrototypeClient):

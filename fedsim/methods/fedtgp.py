@@ -23,6 +23,7 @@ import torch
 from fedsim.class_vectors import ClassVectors
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Contract
+from fedsim.costs import About, Cost
 from fedsim.methods.base import ServerContext
 from fedsim.prototypes import (
     Combined,
@@ -32,8 +33,11 @@ from fedsim.prototypes import (
     Uploaded,
     mean_per_class,
     prototype_contract,
+    prototype_cost,
 )
 from fedsim.server_optimizers.tgp import TrainablePrototypes, adaptive_margin
+
+ABOUT = About(title="FedTGP", paper="Zhang et al., AAAI 2024", evaluation="nearest global prototype")
 
 
 class Config(PrototypeConfig, frozen=True, kw_only=True):
@@ -55,6 +59,10 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return prototype_contract(config, all_classes_down=True)
+
+
+def cost(config: Config) -> Cost:
+    return prototype_cost(config, all_classes_down=True)
 
 
 class Client(PrototypeClient):

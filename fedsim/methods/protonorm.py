@@ -28,6 +28,7 @@ from msgspec import Meta
 from fedsim.class_vectors import ClassVectors
 from fedsim.config import AboveZero, Fraction, NonNegative, Positive
 from fedsim.contract import Contract
+from fedsim.costs import About, Cost
 from fedsim.prototypes import (
     Combined,
     PrototypeClient,
@@ -36,8 +37,11 @@ from fedsim.prototypes import (
     Uploaded,
     mean_per_class,
     prototype_contract,
+    prototype_cost,
 )
 from fedsim.server_optimizers.prototype_alignment import align, hyperspherical_energy, unit
+
+ABOUT = About(title="ProtoNorm", paper="Lee et al., 2025", evaluation="nearest global prototype")
 
 
 class Config(PrototypeConfig, frozen=True, kw_only=True):
@@ -71,6 +75,10 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return prototype_contract(config)
+
+
+def cost(config: Config) -> Cost:
+    return prototype_cost(config)
 
 
 class Client(PrototypeClient):
