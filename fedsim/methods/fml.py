@@ -1,0 +1,92 @@
+"""FML, federated mutual learning: a small model travels, and teaches the own one (Shen et al. 2020).
+
+Client: its own model learns with α · CE + (1 − α) · KL(auxiliary ‖ own), the auxiliary model ("meme") with
+β · CE + (1 − β) · KL(own ‖ auxiliary), both in the same step. Every round the auxiliary model starts from the
+server's. Server: unweighted mean of the auxiliary models. Prediction: largest logit of the own model.
+
+What travels: up and down all weights of the auxiliary model. The first one comes from the common seed.
+
+Deliberate choices
+- A loss trains its student alone, and KL is averaged over samples. In the published runs it trains both models,
+  and is averaged over classes too: `detach_teacher=false`, `kl_mean=element`.
+- Running statistics of batch normalisation do not travel, as in the published runs.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+from torch import Tensor
+
+from fedsim.contract import Arrays, Contract, Field, Payload
+from fedsim.costs import About, Cost
+from fedsim.methods import base
+from fedsim.methods.base import Metrics, Setting, Step, Upload
+from fedsim.mutual_distillation import (
+    MutualClient,
+    MutualConfig,
+    auxiliary_shapes,
+    check_auxiliary,
+    combine,
+    mutual_losses,
+)
+from fedsim.parameters import flatten, load_flat, num_parameters
+from fedsim.training import Batch
+
+ABOUT = About(title="FML", paper="Shen et al., 2020", evaluation="largest logit")
+
+
+class Config(MutualConfig, frozen=True, kw_only=True):
+    """FML's options."""
+
+    task_weight: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """α, the share of cross-entropy in the own model's loss; 1: no distillation."""
+    auxiliary_task_weight: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """β, the same for the auxiliary model."""
+
+
+def contract(config: Config) -> Contract:
+    weights = {"auxiliary": Field(Payload.PARAMETERS, "aux")}
+    return Contract(up=weights, down=weights)
+
+
+def cost(config: Config) -> Cost:
+    return Cost(up="M*aux", down="M*aux")
+
+
+def sizes(setting: Setting) -> dict[str, int]:
+    return {"aux": num_parameters(auxiliary_shapes(setting))}
+
+
+def check(setting: Setting) -> None:
+    check_auxiliary(setting)
+
+
+class Client(MutualClient):
+    def receive(self, round: int, down: Arrays) -> None:
+        if down:
+            load_flat(self.auxiliary, down["auxiliary"])
+
+    def train(self, round: int) -> Metrics:
+        return {"loss": self.train_together(round, self._loss)}
+
+    def upload(self) -> Arrays:
+        return {"auxiliary": flatten(self.auxiliary)}
+
+    def _loss(self, batch: Batch) -> Tensor:
+        config: Config = self.context.config
+        alpha, beta = config.task_weight, config.auxiliary_task_weight
+        losses = mutual_losses(self.model(batch.inputs), self.auxiliary(batch.inputs), batch.labels_B, config)
+        own = alpha * losses.task + (1 - alpha) * losses.distillation
+        auxiliary = beta * losses.auxiliary_task + (1 - beta) * losses.auxiliary_distillation
+        return own + auxiliary
+
+
+class Server(base.Server):
+    """Keeps nothing: the mean is all that the next round needs."""
+
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        filled = [upload for upload in uploads if upload.arrays]
+        if not filled:
+            return Step(down={})
+        vectors = [upload.arrays["auxiliary"] for upload in filled]
+        return Step(down={"auxiliary": combine(vectors, filled, self.context.config)})
