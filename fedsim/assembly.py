@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsim import methods, models
+from fedsim import methods, models, rehearsal
 from fedsim.config import Experiment
 from fedsim.contract import Contract
 from fedsim.data import Federation
@@ -22,6 +22,8 @@ def task_of(experiment: Experiment, federation: Federation) -> Task:
 
 
 def setting_of(experiment: Experiment, federation: Federation) -> Setting:
+    if experiment.run.rehearsal:
+        federation = rehearsal.federation_of(experiment)
     return Setting(experiment, experiment.method_config(), task_of(experiment, federation), federation)
 
 
@@ -31,6 +33,8 @@ def contract_of(experiment: Experiment) -> Contract:
 
 def make_client(experiment: Experiment, federation: Federation, client: int, device: torch.device = CPU) -> Client:
     """A client as it is before the first round. Clients of one architecture start from the same weights."""
+    if experiment.run.rehearsal:
+        return rehearsal.Client(setting_of(experiment, federation), client)
     streams = Streams(experiment.run.seed)
     task = task_of(experiment, federation)
     with streams.seeded(f"model-init/{models.architecture(experiment.model, client)}"):
@@ -44,11 +48,15 @@ def make_client(experiment: Experiment, federation: Federation, client: int, dev
         data=federation.client(client),
         streams=streams,
         device=device,
+        public=federation.public if experiment.data.public_samples else None,
+        global_test=federation.global_test if experiment.data.global_test else None,
     )
     return methods.load(experiment.method_name).Client(context)
 
 
 def make_server(experiment: Experiment, federation: Federation, device: torch.device = CPU) -> Server:
+    if experiment.run.rehearsal:
+        return rehearsal.Server(setting_of(experiment, federation))
     context = ServerContext(
         experiment=experiment,
         config=experiment.method_config(),
@@ -62,7 +70,7 @@ def make_server(experiment: Experiment, federation: Federation, device: torch.de
 
 def check(experiment: Experiment) -> Federation:
     """Everything that can be wrong with an experiment is found here, before any process is started."""
-    federation = Federation(experiment)
+    federation = rehearsal.federation_of(experiment) if experiment.run.rehearsal else Federation(experiment)
     setting = setting_of(experiment, federation)
     contract_of(experiment)
     federation.client(0)

@@ -65,6 +65,12 @@ def evaluate(formula: str, letters: Mapping[str, int]) -> int:
     return value(ast.parse(formula, mode="eval").body)
 
 
+def letters_in(*formulae: str) -> list[str]:
+    """The letters that formulae use, in the order in which they come."""
+    nodes = [node for formula in formulae for node in ast.walk(ast.parse(formula, mode="eval"))]
+    return list(dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name)))
+
+
 def pretty(formula: str) -> str:
     """As a paper would print it."""
     return formula.replace(" ", "").replace("*", "·").replace("+", " + ").replace("-", " - ").replace("ΣC", "ΣCᵢ")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from protocol.kernel import TcpCounters
 from protocol.ledger import BEFORE_FIRST_ROUND, Amounts, Audit, Ledger, Receipt, framing_receipt
 from protocol.transport import ServerSocket
 
@@ -29,6 +30,14 @@ class Accounts:
     def note_ended_connections(self) -> None:
         """Called before everybody is told to stop: whoever has hung up by now did so early."""
         self._ended_early = {c.number for c in self._socket.connections.all if not c.is_open}
+
+    def kernel_total(self) -> TcpCounters | None:
+        """What the kernel has counted so far on all connections together; None where it has no counters."""
+        counters = [c.read() for c in self._socket.connections.all if c.client is not None]
+        known = [item for item in counters if item is not None]
+        if len(known) < len(counters):
+            return None
+        return TcpCounters(sum(item.sent for item in known), sum(item.received for item in known))
 
     def audit(self) -> list[Audit]:
         """Every client's connection beside the kernel's counters; adds handshakes and heartbeats to the ledger."""

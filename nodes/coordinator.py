@@ -187,7 +187,13 @@ class Coordinator(Reception):
             server_seconds=server_seconds,
             wire_bytes_up=so_far["up"],
             wire_bytes_down=so_far["down"],
+            **self._kernel_so_far(),
         )
+
+    def _kernel_so_far(self) -> dict[str, int]:
+        """Nothing is under way between rounds, so a rehearsal can hold each round against the kernel."""
+        kernel = self.accounts.kernel_total() if self.experiment.run.rehearsal else None
+        return {} if kernel is None else {"kernel_bytes_up": kernel.received, "kernel_bytes_down": kernel.sent}
 
     def on_result(self, result: messages.Result, member: Member, arrived: Arrived) -> None:
         client, plan, now = member.client, self._plan, time.monotonic()

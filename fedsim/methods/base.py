@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedsim import methods, models
-from fedsim.config import Experiment
+from fedsim.config import Experiment, Model
 from fedsim.contract import Arrays
-from fedsim.data import ClientData, Federation
+from fedsim.data import ClientData, Federation, Subset
 from fedsim.models import SplitModel
 from fedsim.seeds import Streams
 
@@ -62,10 +62,9 @@ class Setting:
         """A client's model without memory for its weights: shapes only."""
         name = models.architecture(self.experiment.model, client)
         if name not in self._models:
-            with torch.device("meta"):
-                self._models[name] = models.build(
-                    self.experiment.model, client, self.task.input_shape, self.task.num_classes
-                )
+            self._models[name] = _shapes(
+                self.experiment.model, client, self.task.input_shape, self.task.num_classes
+            )
         return self._models[name]
 
     @cached_property
@@ -74,6 +73,13 @@ class Setting:
         module = methods.load(self.experiment.method_name)
         own = module.sizes(self) if hasattr(module, "sizes") else {}
         return self.task.dimensions | own
+
+
+@lru_cache(maxsize=64)
+def _shapes(model: Model, client: int, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
+    """Kept for the whole process and those forked from it: even without memory a large model takes a while."""
+    with torch.device("meta"):
+        return models.build(model, client, input_shape, num_classes)
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,10 @@ class ClientContext:
     data: ClientData
     streams: Streams
     device: torch.device
+    public: Subset | None = None
+    """The public samples of the experiment, if it has any, as a client finds them in its own copy of the data."""
+    global_test: Subset | None = None
+    """The global test set likewise: for methods whose server has nothing that could be tested."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,197 @@
+"""`fedsim comm-cost`: what a round of every method costs, by formula and measured on real sockets."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from fedsim import config
+from fedsim.errors import UserError
+
+if TYPE_CHECKING:
+    from fedsim.results.measured_costs import SettingCosts
+
+_PIPE_COLUMNS = 160
+"""What does not go to a terminal has room for numbers in full."""
+
+# Named by what they send; a rehearsal loads none of them.
+_GENERATORS = {"stylegan": "stylegan.pkl", "stable-diffusion": "stable-diffusion", "tiny": "tiny"}
+
+_EXAMPLES = """
+\b
+Examples:
+  fedsim comm-cost --dataset cifar100 --model-group HtFE8              all methods, 20 clients
+  fedsim comm-cost --methods fedtgp,fedktl --image-type uint8 --curve
+  fedsim comm-cost --clients 10,20,50 --link 10/50 --out cost          against M, and up to a million
+  fedsim comm-cost --model-group CNN --methods fedavg,fedproto --heartbeat 0.5 --rounds 50
+"""
+
+# Option -> where it goes in the config. Everything else is reached with --set section.key=value.
+_TARGETS = {
+    "data_dir": ("data", "data_dir"),
+    "partition": ("data", "partition"),
+    "beta": ("data", "beta"),
+    "classes_per_client": ("data", "classes_per_client"),
+    "feature_dim": ("model", "feature_dim"),
+    "batch_size": ("train", "batch_size"),
+    "seed": ("run", "seed"),
+    "heartbeat": ("cluster", "heartbeat_seconds"),
+}
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option(
+    "--dataset",
+    "datasets",
+    multiple=True,
+    default=("cifar100",),
+    show_default=True,
+    help="Name of a data set, or a path; may be given several times.",
+)
+@click.option("--data-dir", help="Where to look for data first.")
+@click.option(
+    "--model-group",
+    "groups",
+    multiple=True,
+    default=("HtFE8",),
+    show_default=True,
+    help="Group of models, or one model for everyone; may be given several times.",
+)
+@click.option("--clients", default="20", show_default=True, help="Number of clients, or a series: 10,20,50.")
+@click.option("--methods", default="all", show_default=True, help="all, or names with commas.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Whole rounds measured.")
+@click.option("--partition", help="dirichlet, pathological or iid.")
+@click.option("--beta", type=float, help="Concentration of the Dirichlet partition.")
+@click.option("--classes-per-client", type=int, help="Of the pathological partition.")
+@click.option("--feature-dim", type=int, help="K, the size of a prototype.")
+@click.option("--batch-size", type=int, help="Decides which samples of a client are left out of an epoch.")
+@click.option("--seed", type=int, help="Of the partition.")
+@click.option("--heartbeat", type=click.FloatRange(min=0.2), help="Seconds between heartbeats; none by default.")
+@click.option("--curve", is_flag=True, help="Encrypt and authenticate, as between machines.")
+@click.option("--image-type", type=click.Choice(["float32", "uint8"]), help="How FedKTL's images travel.")
+@click.option(
+    "--generator",
+    type=click.Choice(list(_GENERATORS)),
+    default="stylegan",
+    show_default=True,
+    help="Whose latents FedKTL sends; none is loaded.",
+)
+@click.option("--link", metavar="UP/DOWN", help="Mbit/s of a client's line: how long does a round take on it?")
+@click.option(
+    "--project",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Clients up to which a series is continued by formula.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Any option by its name; method.KEY goes to all methods that have it.",
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for CSV, Markdown, LaTeX and charts.",
+)  # fmt: skip
+def command(
+    datasets: tuple[str, ...],
+    groups: tuple[str, ...],
+    clients: str,
+    methods: str,
+    rounds: int,
+    curve: bool,
+    image_type: str | None,
+    generator: str,
+    link: str | None,
+    project: int,
+    settings: tuple[str, ...],
+    out: Path | None,
+    **options: Any,
+) -> int:
+    """Measure what a round costs, without training.
+
+    A real server and real client processes exchange messages of the real shapes on real sockets. For each method:
+    its formula, the elements measured, bytes of payload, messages and wire, and the kernel's count of the same
+    bytes. Exits with 1 unless every formula equals its measurement and every wire count the kernel's.
+    """
+    started = time.monotonic()
+    from fedsim.results.cost_projection import parse_link
+
+    numbers_of_clients, names = _parse_clients(clients), _parse_methods(methods)
+    line = parse_link(link) if link else None
+    layers, method_options = _layers(settings, options)
+    if image_type:
+        method_options["image_dtype"] = image_type
+
+    from fedsim.results.cost_files import write_files
+    from nodes import zygote
+    from nodes.comm_cost import measure_setting
+    from nodes.cost_display import show_series, show_setting
+
+    zygote.preload()
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_COLUMNS)
+    all_series: list[list[SettingCosts]] = []
+    for dataset in datasets:
+        for group in groups:
+            series = []
+            for number in numbers_of_clients:
+                layer = {"data": {"dataset": dataset}, "model": {"group": group}, "run": {"clients": number}}
+                setting = measure_setting(
+                    [*layers, layer],
+                    names,
+                    method_options=method_options,
+                    method_defaults={"generator": _GENERATORS[generator]},
+                    num_rounds=rounds,
+                    curve=curve,
+                    leave_out_refused=methods == "all",
+                )
+                series.append(setting)
+                show_setting(console, setting, line)
+            if len(series) > 1:
+                show_series(console, series, project)
+            all_series.append(series)
+    if out is not None:
+        paths = write_files(out, all_series, project)
+        console.print(Text(f"in {out}: {', '.join(path.name for path in paths)}"), soft_wrap=True)
+    console.print(f"{time.monotonic() - started:.1f} s")
+    return 0 if all(setting.agrees for series in all_series for setting in series) else 1
+
+
+def _parse_clients(text: str) -> list[int]:
+    """In ascending order, so that a series goes on from its largest."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--clients wants a number, or several with commas such as 10,20,50, not {text!r}.")
+    return sorted({int(part) for part in parts})
+
+
+def _parse_methods(text: str) -> list[str]:
+    from fedsim import methods
+
+    if text == "all":
+        return methods.names()
+    return list(dict.fromkeys(methods.canonical(name.strip()) for name in text.split(",")))
+
+
+def _layers(settings: tuple[str, ...], options: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The config of the setting, and the options of methods."""
+    layers: list[dict[str, Any]] = []
+    for name, (section, key) in _TARGETS.items():
+        if options[name] is not None:
+            layers.append({section: {key: options[name]}})
+    method_options: dict[str, Any] = {}
+    for text in settings:
+        layer = config.parse_setting(text)
+        method_options |= layer.pop("method", {})
+        layers.append(layer)
+    if "name" in method_options:
+        raise UserError("--set method.name has no place here; name the methods with --methods.")
+    return layers, method_options
