@@ -46,7 +46,7 @@ class Accounts:
             if connection.client is None:
                 continue
             audit = connection.audit(closed_early=connection.number in self._ended_early)
-            for (kind, direction), size in connection.framing_bytes(audit.num_heartbeats).items():
+            for (kind, direction), size in connection.framing_bytes(audit.heartbeats).items():
                 if size:
                     self.ledger.record(
                         framing_receipt(kind, size),
@@ -94,6 +94,6 @@ def audit_summary(audits: list[Audit]) -> dict[str, Any]:
         "connections": len(audits),
         "checked": len(checked),
         "agree": len(checked) - len(differences),
-        "heartbeats": sum(audit.num_heartbeats for audit in audits),
+        "heartbeats": sum(audit.heartbeats.pings for audit in audits),
         "differences": differences,
     }

@@ -14,7 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from protocol import wire
 from protocol.kernel import TcpCounters, read_counters
-from protocol.ledger import Audit, solve_heartbeats
+from protocol.ledger import Audit, Heartbeats, solve_heartbeats
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
@@ -63,14 +63,14 @@ class Connection:
             os.close(self.duplicate)
             self.duplicate = None
 
-    def framing_bytes(self, num_heartbeats: int) -> dict[tuple[str, str], int]:
+    def framing_bytes(self, heartbeats: Heartbeats) -> dict[tuple[str, str], int]:
         """Bytes that belong to no message, by (kind, direction)."""
         route = self.route or b""
         return {
             ("handshake", "down"): wire.server_handshake_bytes(curve=self.curve),
             ("handshake", "up"): wire.client_handshake_bytes(route, curve=self.curve),
-            ("heartbeat", "down"): num_heartbeats * wire.pong_bytes(curve=self.curve),
-            ("heartbeat", "up"): num_heartbeats * wire.ping_bytes(curve=self.curve),
+            ("heartbeat", "down"): heartbeats.pongs * wire.pong_bytes(curve=self.curve),
+            ("heartbeat", "up"): heartbeats.pings * wire.ping_bytes(curve=self.curve),
         }
 
     def audit(self, *, closed_early: bool = False) -> Audit:
@@ -78,12 +78,12 @@ class Connection:
         plain = Audit(self.number, self.client, counted, self.read(), closed_early=closed_early)
         if (difference := plain.difference) is None or plain.agrees:
             return plain
-        count = solve_heartbeats(difference.sent, difference.received, curve=self.curve)
+        heartbeats = solve_heartbeats(difference.sent, difference.received, curve=self.curve)
         with_heartbeats = TcpCounters(
-            counted.sent + count * wire.pong_bytes(curve=self.curve),
-            counted.received + count * wire.ping_bytes(curve=self.curve),
+            counted.sent + heartbeats.pongs * wire.pong_bytes(curve=self.curve),
+            counted.received + heartbeats.pings * wire.ping_bytes(curve=self.curve),
         )
-        return Audit(self.number, self.client, with_heartbeats, plain.kernel, count, closed_early)
+        return Audit(self.number, self.client, with_heartbeats, plain.kernel, heartbeats, closed_early)
 
 
 class Connections:

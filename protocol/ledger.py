@@ -143,6 +143,16 @@ class Ledger:
             self.wire_bytes[key.direction] += amounts.wire_bytes
 
 
+class Heartbeats(NamedTuple):
+    """Only clients ping. The server answers every ping but perhaps the last, which may come as it closes."""
+
+    pings: int
+    pongs: int
+
+
+NO_HEARTBEATS = Heartbeats(0, 0)
+
+
 @dataclass(frozen=True)
 class Audit:
     """One connection: what we counted beside what the kernel counted."""
@@ -151,7 +161,7 @@ class Audit:
     client: int | None
     counted: TcpCounters
     kernel: TcpCounters | None
-    num_heartbeats: int = 0
+    heartbeats: Heartbeats = NO_HEARTBEATS
     closed_early: bool = False
 
     @property
@@ -166,10 +176,12 @@ class Audit:
         return self.difference == TcpCounters(0, 0)
 
 
-def solve_heartbeats(sent_difference: int, received_difference: int, *, curve: bool) -> int:
-    """How many heartbeats explain both differences at once; 0 when no number does.
+def solve_heartbeats(sent_difference: int, received_difference: int, *, curve: bool) -> Heartbeats:
+    """How many heartbeats explain both differences at once; none when no number does.
 
-    Only clients ping, so k heartbeats are k pings received and k pongs sent: two equations, one unknown.
+    k pings received are k pongs sent, or k − 1: two equations, and hardly more than one unknown.
     """
-    count, rest = divmod(received_difference, wire.ping_bytes(curve=curve))
-    return count if count > 0 and rest == 0 and count * wire.pong_bytes(curve=curve) == sent_difference else 0
+    pings, ping_rest = divmod(received_difference, wire.ping_bytes(curve=curve))
+    pongs, pong_rest = divmod(sent_difference, wire.pong_bytes(curve=curve))
+    explained = pings > 0 and ping_rest == pong_rest == 0 and pongs in (pings - 1, pings)
+    return Heartbeats(pings, pongs) if explained else NO_HEARTBEATS

@@ -96,7 +96,7 @@ def test_every_frame_size_both_ways(spawn, serve, collect, settle, curve):
         settle(server, arrived.connection)
     (connection,) = server.connections.all
     audit = connection.audit()
-    assert audit.agrees and audit.num_heartbeats == 0
+    assert audit.agrees and audit.heartbeats.pings == 0
     # An independent statement of the model: the framing of each of the messages, and the handshake.
     header = len(b"\x84\xa1v\x01\xa4kind\xa5setup\xa3run\xa5a-run\xa6arrays\x91") + len(
         b"\x94\xaaprototypes\xaaprototypes\xa2u1\x91"
@@ -142,19 +142,19 @@ def test_heartbeats_are_solved_for(spawn, serve, collect, until, curve):
 
     def shows_two_heartbeats():
         looks.append(connection.audit())  # may fall between a ping and its pong; the next look sees both
-        return looks[-1].agrees and looks[-1].num_heartbeats >= 2
+        return looks[-1].agrees and looks[-1].heartbeats.pings >= 2
 
     until(shows_two_heartbeats)
     audit = looks[-1]
-    count = audit.num_heartbeats
+    pings, pongs = audit.heartbeats
     ping, pong = (42, 40) if curve else (9, 7)
-    assert audit.counted.received == connection.received_bytes + count * ping
-    assert audit.counted.sent == connection.sent_bytes + count * pong
-    framing = connection.framing_bytes(count)
-    assert (framing["heartbeat", "up"], framing["heartbeat", "down"]) == (count * ping, count * pong)
+    assert audit.counted.received == connection.received_bytes + pings * ping
+    assert audit.counted.sent == connection.sent_bytes + pongs * pong
+    framing = connection.framing_bytes(audit.heartbeats)
+    assert (framing["heartbeat", "up"], framing["heartbeat", "down"]) == (pings * ping, pongs * pong)
     peer.kill()
     assert collect(server, 1) == [Lost(route)]
-    assert connection.audit().agrees and connection.audit().num_heartbeats >= count
+    assert connection.audit().agrees and connection.audit().heartbeats.pings >= pings
 
 
 def test_connection_of_a_killed_peer_agrees_after_its_end(spawn, serve, collect, settle, curve):
@@ -203,7 +203,7 @@ def test_peer_that_went_before_it_read_shows_what_it_missed(spawn, serve, collec
     peer.kill()
     assert collect(server, 1) == [Lost(route)]
     audit = arrived.connection.audit(closed_early=True)
-    assert not audit.agrees and audit.closed_early and audit.num_heartbeats == 0
+    assert not audit.agrees and audit.closed_early and audit.heartbeats.pings == 0
     assert audit.difference is not None
     assert audit.difference.received == 0
     assert -8 * 8_100_000 < audit.difference.sent < 0

@@ -13,6 +13,7 @@ from protocol.codec import encode, pack
 from protocol.kernel import TcpCounters
 from protocol.ledger import (
     BEFORE_FIRST_ROUND,
+    NO_HEARTBEATS,
     Amounts,
     Audit,
     Key,
@@ -252,10 +253,13 @@ class TestAudit:
     @pytest.mark.parametrize(("curve", "ping", "pong"), [(False, 9, 7), (True, 42, 40)])
     def test_heartbeats_solve_both_directions_or_none(self, curve, ping, pong):
         for count in (1, 2, 13, 100_000):
-            assert solve_heartbeats(count * pong, count * ping, curve=curve) == count
-            assert solve_heartbeats(count * pong + 1, count * ping, curve=curve) == 0
-            assert solve_heartbeats(count * pong, count * ping + 1, curve=curve) == 0
-            assert solve_heartbeats((count - 1) * pong, count * ping, curve=curve) == 0
+            assert solve_heartbeats(count * pong, count * ping, curve=curve) == (count, count)
+            assert solve_heartbeats(count * pong + 1, count * ping, curve=curve) == NO_HEARTBEATS
+            assert solve_heartbeats(count * pong, count * ping + 1, curve=curve) == NO_HEARTBEATS
+            # The last ping may arrive when nobody answers any more; an answer without a ping cannot be.
+            assert solve_heartbeats((count - 1) * pong, count * ping, curve=curve) == (count, count - 1)
+            assert solve_heartbeats((count - 2) * pong, count * ping, curve=curve) == NO_HEARTBEATS
+            assert solve_heartbeats((count + 1) * pong, count * ping, curve=curve) == NO_HEARTBEATS
             # Bytes that we counted and the kernel did not are no heartbeats.
-            assert solve_heartbeats(-count * pong, -count * ping, curve=curve) == 0
-        assert solve_heartbeats(0, 0, curve=curve) == 0
+            assert solve_heartbeats(-count * pong, -count * ping, curve=curve) == NO_HEARTBEATS
+        assert solve_heartbeats(0, 0, curve=curve) == NO_HEARTBEATS
