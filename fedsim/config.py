@@ -1,7 +1,8 @@
 """The experiment config: typed sections, checked values, layers.
 
-Layers, later ones win: defaults < preset < file < command line. `Experiment` is complete and is what goes
-into `config.toml` and to every client; loading that file again gives the same experiment.
+Layers, later ones win: defaults < defaults that the method states < preset < file < command line. `Experiment`
+is complete and is what goes into `config.toml` and to every client; loading that file again gives the same
+experiment.
 """
 
 import sys
@@ -41,6 +42,8 @@ class Run(Section, frozen=True, kw_only=True):
     """Rounds between evaluations; the last round is always followed by one."""
     metric: Literal["pooled", "client_mean"] = "pooled"
     """pooled: Σ correct / Σ tested over all clients, as the papers do. client_mean: mean of client accuracies."""
+    rehearsal: bool = False
+    """Send messages of the real shapes without training: measures what a round costs, and nothing else."""
 
 
 class Data(Section, frozen=True, kw_only=True):
@@ -160,7 +163,11 @@ def build(layers: Iterable[Mapping[str, Any]]) -> Experiment:
         raise UserError(
             f'method = {method!r} is not valid: write a section with its name, such as name = "fedtgp".'
         )
-    experiment: Experiment = _convert(merged, Experiment, "")
+    # A method may need more of other sections than their own defaults, such as public samples.
+    complete: dict[str, Any] = {}
+    for layer in (getattr(methods.load(method["name"]), "DEFAULTS", {}), merged):
+        _merge(complete, layer)
+    experiment: Experiment = _convert(complete, Experiment, "")
     # All method options are written out, so that config.toml says what ran even after defaults change.
     options = msgspec.to_builtins(experiment.method_config())
     return msgspec.structs.replace(experiment, method={"name": experiment.method_name, **options})

@@ -39,6 +39,10 @@ PUBLISHED_WEIGHTS = {"mse": 10.0, "l2": 0.1}
 """λ that belongs to each distance: the papers print 0.1 for the Euclidean, their runs use 10 with MSE."""
 
 
+MAX_RECORDED_BYTES = 4 << 20
+"""Of uploaded prototypes over a whole run, beside those of the last round."""
+
+
 class PrototypeConfig(Section, frozen=True, kw_only=True):
     """Options of every prototype method."""
 
@@ -140,7 +144,7 @@ class PrototypeClient(Client):
         seen = self._class_means() if config.prototypes_from == "train_pass" else None
         if config.stale_prototypes:
             # The model has not changed since the client last took part, so these are that model's prototypes.
-            self._keep(self._eval_pass())
+            self._keep(eval_pass(self.context))
 
         def loss(batch: Batch) -> Tensor:
             features_BK = self.model.features(batch.inputs)
@@ -152,10 +156,14 @@ class PrototypeClient(Client):
                 total = total + config.weight * pull
             return total
 
-        mean_loss = train_locally(self.context, round, loss)
+        mean_loss = train_locally(self.context, round, loss, optimizer=self.optimizer())
         if not config.stale_prototypes:
-            self._keep(self._eval_pass() if seen is None else seen)
+            self._keep(eval_pass(self.context) if seen is None else seen)
         return {"loss": mean_loss}
+
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """Of local training; None is the experiment's plain SGD."""
+        return None
 
     def upload(self) -> Arrays:
         rows_nK, ids_n = self.local_prototypes.rows()
@@ -189,22 +197,20 @@ class PrototypeClient(Client):
         task = self.context.task
         return ClassMeans(task.num_classes, task.feature_dim, self.context.device)
 
-    def _eval_pass(self) -> ClassMeans:
-        """Features of the samples that an epoch of training covers, in evaluation mode."""
-        means = self._class_means()
-        num_samples = samples_per_epoch(len(self.data.train), self.context.experiment.train)
-        for features_BK, labels_B in outputs(
-            self.model,
-            self.data.train,
-            self.context.device,
-            forward=self.model.features,
-            num_samples=num_samples,
-        ):
-            means.add(features_BK, labels_B)
-        return means
-
     def _keep(self, means: ClassMeans) -> None:
         self.local_prototypes, self.local_counts_C = means.means(), means.weights_C
+
+
+def eval_pass(context: ClientContext) -> ClassMeans:
+    """Features of the samples that an epoch of training covers, in evaluation mode."""
+    task, model, data = context.task, context.model, context.data.train
+    means = ClassMeans(task.num_classes, task.feature_dim, context.device)
+    num_samples = samples_per_epoch(len(data), context.experiment.train)
+    for features_BK, labels_B in outputs(
+        model, data, context.device, forward=model.features, num_samples=num_samples
+    ):
+        means.add(features_BK, labels_B)
+    return means
 
 
 @dataclass(frozen=True)
@@ -226,6 +232,11 @@ def stack_uploads(uploads: list[Upload], name: str, dim: int, num_classes: int, 
             raise ContractError(
                 f"client {upload.client}: field 'class_ids' must lie in 0..{num_classes - 1}, "
                 f"not {ids.min()}..{ids.max()}"
+            )
+        if len(np.unique(ids)) < len(ids):
+            raise ContractError(
+                f"client {upload.client}: field 'class_ids' names a class twice ({len(ids)} rows for at most "
+                f"{num_classes} classes)"
             )
 
     def stacked(array_name: str, empty: np.ndarray) -> Tensor:
@@ -285,8 +296,24 @@ class PrototypeServer(Server, ABC):
             "margin_max": float(known.max()) if len(known) else 0.0,
             "margin_mean": float(known.mean()) if len(known) else 0.0,
         }
-        records = {"global_margins": margins_C, **client_margins(uploaded), **combined.records}
+        scale = np.float32(self.context.config.scale)
+        records = {
+            "global_margins": margins_C,
+            "prototype_scale": np.array(scale),  # a client uses a prototype, and so a margin, times this
+            **client_margins(uploaded),
+            **combined.records,
+        }
+        if self._keeps_prototypes(round, uploaded.vectors_NK.nbytes):
+            records["client_prototypes"] = uploaded.vectors_NK.cpu().numpy()
+            records["global_prototypes"] = rows_nK * scale
+            records["global_classes"] = ids_n
         return Step(down, combined.metrics | separation, records)
+
+    def _keeps_prototypes(self, round: int, num_bytes: int) -> bool:
+        """The last round's always; of those before, as many at equal distances as a few megabytes hold."""
+        num_rounds = self.context.experiment.run.rounds
+        every = -(-num_rounds * num_bytes // MAX_RECORDED_BYTES)
+        return round == num_rounds - 1 or (every > 0 and round % every == 0)
 
 
 def client_margins(uploaded: Uploaded) -> Arrays:

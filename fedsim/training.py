@@ -42,6 +42,7 @@ def train_locally(
     modules: Sequence[nn.Module] | None = None,
     learning_rates: Sequence[float] | None = None,
     clip_norm: float = 0.0,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> float:
     """`run_epochs` on a client's own training data, with the experiment's settings."""
     return run_epochs(
@@ -55,6 +56,7 @@ def train_locally(
         device=context.device,
         learning_rates=learning_rates,
         clip_norm=clip_norm,
+        optimizer=optimizer,
     )
 
 

@@ -35,13 +35,21 @@ class Border:
 
 
 def check_metrics(metrics: Mapping[str, float], where: str) -> None:
-    """The server computes with the numbers of samples, so they must be numbers of samples."""
-    if not metrics.keys() & {"correct", "tested"}:
-        return
-    correct, tested = (float(metrics.get(name, -1)) for name in ("correct", "tested"))
-    if not (correct.is_integer() and tested.is_integer() and 0 <= correct <= tested):
-        given = {name: metrics.get(name) for name in ("correct", "tested")}
-        raise ContractError(f"{where}: metrics {given} are not whole numbers with 0 <= correct <= tested")
+    """The server computes with the numbers of samples, so they must be numbers of samples.
+
+    `correct` of `tested` is what every method reports; some report further pairs, such as `global_correct`.
+    """
+    for prefix in tests_of(metrics):
+        given = {name: metrics.get(name) for name in (f"{prefix}correct", f"{prefix}tested")}
+        correct, tested = (-1.0 if number is None else float(number) for number in given.values())
+        if not (correct.is_integer() and tested.is_integer() and 0 <= correct <= tested):
+            raise ContractError(f"{where}: metrics {given} are not whole numbers with 0 <= correct <= tested")
+
+
+def tests_of(metrics: Mapping[str, float]) -> list[str]:
+    """The tests that a client was put to: "" for its own test set, "global_" for `global_correct`."""
+    named = (name.rpartition("_") for name in metrics)
+    return sorted({head + line for head, line, last in named if last in ("correct", "tested")})
 
 
 def where(client: int, round: int, direction: str) -> str:

@@ -19,7 +19,7 @@ from fedsim.data import Federation
 from fedsim.methods.base import Metrics, State, Upload
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
-from nodes.border import Border
+from nodes.border import Border, tests_of
 from nodes.placement import place_server, usable_gpus
 from nodes.processes import cores
 from nodes.work import Order, Report
@@ -122,6 +122,7 @@ class Conductor:
             "tested": samples,
             "clients": len(reports),
             "train_loss": math.fsum(losses) / len(losses) if losses else None,
+            **_further_accuracies([r.metrics for r in reports.values()]),
         }
 
     def state(self) -> State:
@@ -137,6 +138,18 @@ class Conductor:
         self.down = parts["down"]
         self.server.load_state(parts["server"])
         self.history = history
+
+
+def _further_accuracies(of_clients: list[Metrics]) -> Row:
+    """`global_accuracy` where clients report `global_correct` of `global_tested`, pooled over them; and so on."""
+    prefixes = sorted({prefix for metrics in of_clients for prefix in tests_of(metrics)} - {""})
+    row: Row = {}
+    for prefix in prefixes:
+        correct, tested = (
+            sum(int(metrics.get(f"{prefix}{what}", 0)) for metrics in of_clients) for what in ("correct", "tested")
+        )
+        row[f"{prefix}accuracy"] = correct / tested if tested else None
+    return row
 
 
 def _whole(metrics: Metrics) -> dict[str, float | int]:

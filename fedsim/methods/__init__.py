@@ -1,7 +1,8 @@
 """The methods, one module each. The module's name is the method's name on the command line.
 
 A method module has a docstring (paper, equations, what travels, every deliberate deviation), a `Config`,
-a function `contract(config)`, and the classes `Client` and `Server`. Adding a method edits no other file.
+a function `contract(config)`, and the classes `Client` and `Server`. It may state `DEFAULTS` for other sections of
+the experiment (`{"data": {"public_samples": 2500}}`). Adding a method edits no other file.
 """
 
 import importlib

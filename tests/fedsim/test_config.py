@@ -1,5 +1,6 @@
 """The experiment config: layers, --set, names and values that are wrong, and round trips."""
 
+import copy
 import math
 import tomllib
 
@@ -209,6 +210,24 @@ def test_a_config_file_that_is_not_there_or_not_toml_is_one_sentence(tmp_path):
         broken.write_bytes(content)
         with pytest.raises(UserError, match="is not valid TOML"):
             read_toml(broken)
+
+
+@pytest.mark.parametrize("name", ["fedprotokd", "fedpkd", "fed2pkd"])
+def test_a_method_states_what_it_needs_of_other_sections(name):
+    data = build([{"method": {"name": name}}]).data
+    assert (data.public_samples, data.global_test) == (2500, True)
+    assert (build([]).data.public_samples, build([]).data.global_test) == (0, False)
+
+
+def test_whatever_the_user_says_lies_above_the_defaults_of_a_method():
+    stated = copy.deepcopy(methods.load("fedprotokd").DEFAULTS)
+    layers = [{"data": {"public_samples": 7, "beta": 0.5}}, {"method": {"name": "FedProtoKD"}}]
+    data = build(layers).data
+    assert (data.public_samples, data.global_test, data.beta) == (7, True, 0.5)
+    assert stated == methods.load("fedprotokd").DEFAULTS
+    # A complete file of another method says 0 public samples, and that is what is meant.
+    file = tomllib.loads(to_toml(build([{"method": {"name": "fedtgp"}}])))
+    assert build([file, {"method": {"name": "fedprotokd"}}]).data.public_samples == 0
 
 
 def test_another_method_on_top_of_a_file_drops_the_options_of_the_first():

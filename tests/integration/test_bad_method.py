@@ -147,6 +147,8 @@ METRIC_LIES: dict[str, dict[str, float]] = {
     "less than none": {"correct": -1.0, "tested": 3.0},
     "half a sample": {"correct": 0.5, "tested": 3.0},
     "incomplete": {"tested": 3.0},
+    "of a further test": {"correct": 1.0, "tested": 3.0, "global_correct": 9.0, "global_tested": 3.0},
+    "incomplete further test": {"correct": 1.0, "tested": 3.0, "global_correct": 2.0},
 }
 
 

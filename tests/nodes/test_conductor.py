@@ -111,6 +111,16 @@ def test_others_do_not_train():
 # -------------------------------------------------------------------------------------------------- conclude
 
 
+def test_further_tests_of_clients_become_accuracies_of_their_own(conduct):
+    """By hand: (3 + 1) of (8 + 2) over the two that report it; a third does not, a second test tested nobody."""
+    further = [{"global_correct": 3.0, "global_tested": 8.0}, {"global_correct": 1.0, "global_tested": 2.0}, {}]
+    unused = {"trained_correct": 0.0, "trained_tested": 0.0}
+    reports = {i: Report(report(1, 4, 0.5).metrics | metrics | unused) for i, metrics in enumerate(further)}
+    conductor = conduct(run={"clients": 3}, method={"name": "local"})
+    row = conductor.conclude(conductor.plan(0), reports, SIZES)
+    assert (row["accuracy"], row["global_accuracy"], row["trained_accuracy"]) == (0.25, 0.4, None)
+
+
 def test_accuracy_is_pooled_or_the_mean_of_the_clients(conduct):
     """By hand: (9 + 5) of (10 + 90) pooled; (9/10 + 5/90) / 2 over clients; nothing tested by the third."""
     reports = {0: report(9, 10, 1.0), 1: report(5, 90, 0.25), 2: report(0, 0, 0.75)}

@@ -238,6 +238,12 @@ def test_class_numbers_out_of_range_are_refused(wrong):
         stack_uploads([upload(3, [[1, 1]], [wrong])], "prototypes", 2, 4, CPU)
 
 
+def test_more_prototypes_than_classes_are_refused():
+    rows = [[1, 1], [2, 2], [3, 3]]
+    with pytest.raises(ContractError, match=r"client 3: .* names a class twice \(3 rows for at most 2 classes\)"):
+        stack_uploads([upload(3, rows, [0, 1, 1])], "prototypes", 2, 2, CPU)
+
+
 def test_fedproto_sends_only_classes_of_this_round(toy):
     some = toy("fedproto")
     first = some.server.aggregate(0, [upload(0, [[1, 2, 3, 4], [0, 0, 0, 0]], [1, 3])])

@@ -1,0 +1,183 @@
+"""FedProtoKD: dual knowledge distillation with a prototype margin for each class (Hossen et al. 2025).
+
+Client: cross-entropy + ε · MSE(feature, global prototype of its class), Eq. 17 to 19; cross-entropy alone
+in the first round (Eq. 3). It sends its prototypes and its logits for all public samples. When the server's
+logits arrive it learns them on the public samples, η · KL + (1 − η) · CE (Eq. 14 to 16), and then
+evaluates. Prediction: largest logit.
+
+Server: the clients' logits become one opinion per sample, weighted by their variance (Eq. 4), and its
+largest entry the sample's pseudo-label (Eq. 8). Prototypes are trained as in FedTGP, with a margin ξ^c for
+each class (ACTSP, Eq. 5 to 7, fedsim/server_optimizers/actsp.py). Samples whose features are near the
+prototype of their pseudo-label count more (I, Eq. 9 and 10). The server's model learns Υ (KL + I · CE) + (1
+− Υ) MSE to the prototypes (Eq. 11 to 13). It is tested on the global test set: `server_accuracy`.
+(Equations: fedsim/public_distillation.py; halves shared with FedPKD: fedsim/dual_distillation.py.)
+
+What travels: up N_p × C logits and one K-vector per class held, no counts; down N_p × C logits and all C
+prototypes. Public samples are known to clients by number, or sent once at set-up (`public_data=sent`).
+
+The paper's, as printed: Eq. 1, 3, 4, 8, 10 to 13, 14 to 19; Υ = ε = η = 0.5, ζ = 50, φ = 0.8, N_p = 2500,
+100 epochs and batches of 32 for ACTSP, 10 epochs and batches of 32 for a ResNet34 on the server. Its runs
+have 10 clients of the group FedProtoKD, B = 32, E = 5, 50 rounds; those are options of the experiment, not
+of the method.
+
+Ours, because the paper is silent or contradicts itself
+- Eq. 6 takes the minimum over all pairs, the text a margin for each class: ξ^c is the distance to the
+  nearest other class centre, at most ζ. FedProtoKD-ζ is `margin=max`, the largest of them for every class.
+- Eq. 5 and 7 print e^(−Δ+ξ), which rewards the own class; here the margin makes it farther, −(Δ + ξ), as in
+  FedTGP. `margin_sign=printed` is the printed one.
+- d(x) needs features of public samples, which only the server has: those of its model at the start of the
+  round.
+- d̂ = 1 / (d + ε) is brought to [0, 1] over all public samples of the round. The steepness k and ε are not
+  given: 10 and 1e-8. Eq. 9 as printed falls with closeness while the text wants far samples reduced; with φ
+  = 0.8 and k < 16 their sum, I, rises all the same. `importance_sigmoid=rising` follows the text.
+- I weighs the cross-entropy, and the mean is taken over samples, not over weights;
+  `normalize_importance=true` divides by the mean weight. Without I: `importance=false`. (The paper's tables
+  1 and 2 seem to have FedProtoKD-ζ without I, its table 9 with it.)
+- Eq. 11 prints KL(teacher, student), Eq. 14 KL(student, teacher): both are KL(teacher ‖ student) with T = 1
+  here, see `kl`. Sums over samples are means over batches.
+- Optimizer and learning rates are not given: plain SGD with the experiment's, `optimizer=adam` with 0.001.
+  Clients distil for one epoch (`distill_epochs`). Public samples are shuffled.
+- A class that nobody uploaded in a round keeps its prototype and is no neighbour in ξ;
+  `absent_classes=push` lets it be pushed by the others, as in FedTGP.
+- The global test set is the official test set; clients are tested on a quarter of their own samples, after
+  they have learnt from the server, as Algorithm 1 ends. `evaluate_after=training` tests them before that, as
+  FedProto and FedTGP do, which the paper's numbers suggest.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedsim.class_vectors import ClassVectors
+from fedsim.config import AboveZero, NonNegative, Positive
+from fedsim.contract import Contract
+from fedsim.costs import About, Cost
+from fedsim.dual_distillation import (
+    DualClient,
+    DualConfig,
+    DualServer,
+    Judged,
+    Share,
+    check,
+    dual_contract,
+    dual_cost,
+)
+from fedsim.methods.base import ServerContext
+from fedsim.prototypes import Combined, Uploaded
+from fedsim.public_distillation import distances_to_class, importance
+from fedsim.public_samples import DEFAULTS, sizes
+from fedsim.server_optimizers.actsp import ServerPrototypes
+
+__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "cost", "sizes"]
+
+ABOUT = About(
+    title="FedProtoKD",
+    paper="Hossen et al. 2025",
+    evaluation="largest logit; server model on the global test set",
+    needs=("public samples", "equal or projected feature sizes"),
+)
+
+
+class Config(DualConfig, frozen=True, kw_only=True):
+    """FedProtoKD's options."""
+
+    margin: Literal["class", "max"] = "class"
+    """class: ξ^c for each class, Eq. 6. max: the largest for all classes, FedProtoKD-ζ."""
+    zeta: AboveZero = 50.0
+    """ζ, the largest margin."""
+    margin_sign: Literal["farther", "printed"] = "farther"
+    """farther: exponents −(Δ + ξ), as in FedTGP. printed: −Δ + ξ, as in Eq. 5 and 7."""
+    absent_classes: Literal["keep", "push"] = "keep"
+    """What becomes of the prototype of a class that nobody uploaded this round."""
+    prototype_epochs: Positive = 100
+    """Epochs of ACTSP over all uploaded prototypes in each round."""
+    prototype_batch_size: Positive = 32
+    """Uploaded prototypes per mini-batch of ACTSP."""
+    prototype_lr: NonNegative = 0.0
+    """Learning rate of ACTSP; 0: the clients'."""
+    importance: bool = True
+    """I of Eq. 10; false is the ablation without I."""
+    phi: Share = 0.8
+    """φ of Eq. 10."""
+    steepness: AboveZero = 10.0
+    """k of Eq. 9."""
+    importance_epsilon: AboveZero = 1e-8
+    """ε in d̂ = 1 / (d + ε)."""
+    importance_sigmoid: Literal["falling", "rising"] = "falling"
+    """falling: Eq. 9 as printed. rising: as the text describes it."""
+    normalize_importance: bool = False
+    """Divide I by its mean over the public samples."""
+
+
+def contract(config: Config) -> Contract:
+    return dual_contract(config, all_classes_down=True)
+
+
+def cost(config: Config) -> Cost:
+    return dual_cost(config, all_classes_down=True)
+
+
+class Client(DualClient):
+    """A client as FedPKD has it too."""
+
+
+class Server(DualServer):
+    sends_all_classes = True
+
+    def __init__(self, context: ServerContext):
+        super().__init__(context)
+        self.config: Config = context.config
+        self.prototypes = ServerPrototypes(
+            context.task.num_classes,
+            context.task.feature_dim,
+            generator=context.streams.torch("trainable-prototypes"),
+            device=context.device,
+        )
+
+    def combine(self, round: int, uploaded: Uploaded) -> Combined:
+        """ACTSP."""
+        config = self.config
+        update = self.prototypes.update(
+            uploaded.vectors_NK,
+            uploaded.labels_N,
+            margin=config.margin,
+            limit=config.zeta,
+            printed_sign=config.margin_sign == "printed",
+            keep_absent=config.absent_classes == "keep",
+            epochs=config.prototype_epochs,
+            batch_size=config.prototype_batch_size,
+            lr=config.prototype_lr or self.context.experiment.train.lr,
+            generator=self.context.streams.torch("server-order", round=round),
+        )
+        known = update.margins_C[~update.margins_C.isnan()]
+        metrics = {
+            "xi_mean": float(known.mean()) if len(known) else 0.0,
+            "xi_max": float(known.max()) if len(known) else 0.0,
+            "prototype_loss_first": update.fit.first_loss,
+            "prototype_loss": update.fit.loss,
+        }
+        everything_C = torch.ones_like(update.margins_C, dtype=torch.bool)
+        prototypes = ClassVectors(self.prototypes.latest_CK, everything_C)
+        return Combined(prototypes, metrics, {"class_margins": update.margins_C.cpu().numpy()})
+
+    def judge(self, features_PK: Tensor, labels_P: Tensor, prototypes: ClassVectors) -> Judged:
+        """I; every sample is used."""
+        config = self.config
+        rows_P = torch.arange(len(labels_P), device=labels_P.device)
+        if not config.importance:
+            return Judged(rows_P, torch.ones_like(features_PK[:, 0]))
+        weights_P = importance(
+            distances_to_class(features_PK, labels_P, prototypes),
+            phi=config.phi,
+            steepness=config.steepness,
+            epsilon=config.importance_epsilon,
+            sigmoid=config.importance_sigmoid,
+        )
+        if config.normalize_importance:
+            weights_P = weights_P / weights_P.mean()
+        metrics = {"importance_mean": float(weights_P.mean()), "importance_max": float(weights_P.max())}
+        return Judged(rows_P, weights_P, metrics, {"importance": weights_P.cpu().numpy()})
+
+    def modules(self) -> dict[str, nn.Module]:
+        return super().modules() | {"prototypes": self.prototypes}
