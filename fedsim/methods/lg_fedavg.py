@@ -1,0 +1,57 @@
+"""LG-FedAvg: private extractors, one head averaged over clients (Liang et al., 2020).
+
+Client: cross-entropy, with the global head as the start of its own. Server: h = Σ (nᵢ / Σn) hᵢ over the clients
+of the round. Prediction: largest logit of the client's extractor under the global head.
+
+What travels: up and down the weights of a head, K·C + C numbers where it is one linear layer.
+
+Deliberate choices
+- Clients count by their training samples, as in the runs that later papers compare with; `aggregation=mean` is
+  the plain mean of the authors' code.
+- Training starts from random weights. The authors start from models trained by FedAvg, which need one
+  architecture for all.
+"""
+
+from fedsim.contract import Contract
+from fedsim.costs import About, Cost
+from fedsim.methods.base import Step, Upload
+from fedsim.parameters import flatten
+from fedsim.shared_head import (
+    HEAD,
+    NEEDS,
+    HeadMeanConfig,
+    SharedHeadClient,
+    SharedHeadServer,
+    average_heads,
+    check_equal_heads,
+    client_weights,
+    head_sizes,
+)
+
+ABOUT = About(title="LG-FedAvg", paper="Liang et al., 2020", needs=NEEDS, evaluation="largest logit")
+
+check = check_equal_heads
+sizes = head_sizes
+
+
+class Config(HeadMeanConfig, frozen=True, kw_only=True):
+    """LG-FedAvg's options."""
+
+
+def contract(config: Config) -> Contract:
+    return Contract(up={"head": HEAD}, down={"head": HEAD})
+
+
+def cost(config: Config) -> Cost:
+    return Cost(up="M*head", down="M*head")
+
+
+class Client(SharedHeadClient):
+    """A client with a shared head as it is."""
+
+
+class Server(SharedHeadServer):
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        filled = [upload for upload in uploads if upload.arrays]
+        average_heads(self.head, filled, client_weights(filled, self.context.config.aggregation))
+        return Step(down={"head": flatten(self.head)})
