@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from fedsim.results.wording import audit_line, difference_line, percent, size
 from nodes.events import Event
 
 
@@ -157,31 +158,11 @@ def print_summary(console: Console, summary: dict[str, Any], folder: str) -> Non
         console.print(_traffic_table(summary["traffic"]))
         console.print(audit_line(summary["audit"]), soft_wrap=True)
         for difference in summary["audit"]["differences"]:
-            console.print(Text(_difference_line(difference), style="red"), soft_wrap=True)
+            console.print(Text(difference_line(difference), style="red"), soft_wrap=True)
     if not summary["completed"]:
         console.print(Text(f"stopped early: {summary['reason']}", style="red"), soft_wrap=True)
     # As text: rich would take a folder's square brackets for a style.
     console.print(Text(f"{summary['seconds']:.1f} s; results in {folder}"), soft_wrap=True)
-
-
-def audit_line(audit: dict[str, Any]) -> str:
-    if not audit["connections"]:
-        return "no client ever joined, so there is nothing to reconcile"
-    if not audit["checked"]:
-        return "not reconciled: this platform has no TCP byte counters"
-    return (
-        f"the kernel agrees to the byte on {audit['agree']} of {audit['connections']} connections, "
-        "in both directions"
-    )
-
-
-def _difference_line(difference: dict[str, Any]) -> str:
-    early = ", which ended early" if difference["ended_early"] else ""
-    return (
-        f"AUDIT: connection {difference['connection']} (client {difference['client']}){early}: against the ledger "
-        f"the kernel sent {difference['sent_difference_bytes']:+d} bytes "
-        f"and received {difference['received_difference_bytes']:+d}"
-    )
 
 
 def _traffic_table(traffic: dict[str, dict[str, dict[str, int]]]) -> Table:
@@ -194,20 +175,6 @@ def _traffic_table(traffic: dict[str, dict[str, dict[str, int]]]) -> Table:
             if levels["wire_bytes"]:
                 table.add_row(f"{purpose} {way}", *(f"{value:,}" for value in levels.values()))
     return table
-
-
-def percent(share: float | None) -> str:
-    return "    –" if share is None else f"{100 * share:5.2f} %"
-
-
-def size(count: int) -> str:
-    """Bytes for people: powers of ten, as communication costs are given."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
-        value /= 1000
-    return f"{value:.2f} TB"
 
 
 def _spread(items: list[str], most: int) -> list[str]:

@@ -1,4 +1,7 @@
-"""What happened, as it happened: one JSON line an event, to events.jsonl and to whoever watches the run."""
+"""What happened, as it happened: one JSON line an event, to events.jsonl and to whoever watches the run.
+
+What is said of a finished round goes to TensorBoard as well.
+"""
 
 import json
 import os
@@ -6,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fedsim.results.tensorboard import FILE_NAME, EventFile
 
 Event = dict[str, Any]
 Watcher = Callable[[Event], None]
@@ -17,10 +22,14 @@ class EventLog:
     def __init__(self, path: Path, watcher: Watcher | None = None):
         self._file = path.open("a", buffering=1)
         self._watcher = watcher
+        self._tensorboard = EventFile(path.with_name(FILE_NAME))
 
     def say(self, event: str, **details: Any) -> None:
         record = {"time": round(time.time(), 3), "event": event, **details}
         self._file.write(json.dumps(record) + "\n")
+        if event == "round_finished":
+            scalars = {name: value for name, value in details.items() if name != "round" and value is not None}
+            self._tensorboard.add(details["round"], record["time"], scalars)
         if self._watcher is not None:
             self._watcher(record)
 

@@ -1,11 +1,13 @@
 """The oracle: the same experiment in one process, without sockets. A cluster run gives the same bits."""
 
+import shutil
 import time
 
 import torch
 
 from fedsim import assembly
 from fedsim.data import Federation
+from fedsim.errors import UserError
 from fedsim.methods.base import Upload
 from fedsim.results.folder import RunFolder
 from nodes.border import check_metrics, where
@@ -20,9 +22,14 @@ def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
     experiment = folder.experiment()
     started = time.monotonic()
     federation: Federation = assembly.check(experiment)
+    folder.write_partition(*federation.class_counts())
     device = use_server_device(experiment)
     use_server_threads(experiment)
-    conductor = Conductor(experiment, federation, folder, device)
+    try:
+        conductor = Conductor(experiment, federation, folder, device)
+    except UserError:
+        shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
+        raise
     border, contract = conductor.border, conductor.border.contract
     torch.set_num_threads(1)  # as in a client's process
     clients = [assembly.make_client(experiment, federation, i, device) for i in range(experiment.run.clients)]

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from fedsim import assembly
 from fedsim.errors import UserError
+from fedsim.models.groups import entries
 from fedsim.results.folder import RunFolder
 from nodes.accounts import audit_summary, traffic_summary
 from nodes.checkpoint import Checkpoints
@@ -59,7 +60,8 @@ def serve(
     use_server_threads(experiment)
     limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
     try:
-        conductor = Conductor(experiment, assembly.check(experiment), folder, use_server_device(experiment))
+        federation = assembly.check(experiment)
+        conductor = Conductor(experiment, federation, folder, use_server_device(experiment))
         manifest = _restore(conductor, folder) if resume else None
         socket = ServerSocket(
             address,
@@ -71,6 +73,8 @@ def serve(
         if not resume:
             shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
         raise
+    if not experiment.run.rehearsal:
+        folder.write_partition(*federation.class_counts())
     on_bound(socket.address)
     events = EventLog(folder.path / "events.jsonl", watcher)
     try:
@@ -117,6 +121,7 @@ def results_summary(conductor: Conductor) -> dict[str, Any]:
         "method": experiment.method_name,
         "dataset": experiment.data.dataset,
         "model_group": experiment.model.group,
+        "architectures": [entry.name for entry in entries(experiment.model.group)],
         "clients": experiment.run.clients,
         "rounds": sum(1 for row in conductor.history if row["train_loss"] is not None),
         "seed": experiment.run.seed,

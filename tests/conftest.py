@@ -17,6 +17,7 @@ def command_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shell(tmp_path_factory: pytest.TempPathFactory, command_cache: Path) -> Iterator[Shell]:
     environment = {"FEDSIM_CACHE": str(command_cache), "FEDSIM_DATA": "", "CUDA_VISIBLE_DEVICES": ""}
+    environment["FEDSIM_NO_REPORT"] = "1"  # drawing takes longer than most of these runs
     shell = Shell(tmp_path_factory.mktemp("shell"), environment)
     try:
         yield shell

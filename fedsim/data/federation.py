@@ -67,6 +67,14 @@ class Federation:
         part = self._parts[client]
         return ClientData(train=Subset(self.dataset, part.train), test=Subset(self.dataset, part.test))
 
+    def class_counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """(M, C) training samples and (M, C) test samples of every client and class."""
+
+        def counts(parts: list[np.ndarray]) -> np.ndarray:
+            return np.stack([np.bincount(self.dataset.labels[rows], minlength=self.num_classes) for rows in parts])
+
+        return counts([part.train for part in self._parts]), counts([part.test for part in self._parts])
+
     @cached_property
     def _global_test_rows(self) -> np.ndarray:
         num_samples, num_train = len(self.dataset.labels), self.dataset.num_train

@@ -5,20 +5,37 @@ Letters: M clients, C classes. Figures are made without pyplot, so nothing here 
 
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
-COLOUR = "#2f6fab"
+from fedsim.results.drawing import GRID, PALETTE, save
+from fedsim.results.load import LoadedRun
+
+COLOUR = PALETTE[0]
 CELL_INCHES = 0.36
 """Side of one (client, class) cell, as long as the figure stays within its limits."""
 MIN_SIDE_INCHES, MAX_WIDTH_INCHES, MAX_HEIGHT_INCHES = 2.4, 16.0, 14.0
 MARGIN_INCHES = 0.75
 LEGEND_INCHES = 1.2
 MAX_NUMBERED_CELLS = 400
+
+
+def draw_run(run: LoadedRun, stem: Path) -> list[Path]:
+    """The bubble chart of a run's partition."""
+    counts_MC = partition_counts(run)
+    return draw_bubbles(counts_MC, "", stem) if counts_MC.any() else []
+
+
+def partition_counts(run: LoadedRun) -> np.ndarray:
+    """(M, C) samples, training and test together; without classes where no partition was recorded."""
+    table = run.partition
+    num_classes = int(table["class"].max()) + 1 if len(table) else 0
+    counts_MC = np.zeros((run.experiment.run.clients, num_classes), dtype=np.int64)
+    counts_MC[table["client"], table["class"]] = table["train"] + table["test"]
+    return counts_MC
 
 
 def draw_bubbles(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
@@ -30,7 +47,7 @@ def draw_bubbles(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
     _label(axes, num_clients, num_classes, title)
     axes.set_xlim(-1, num_clients)
     axes.set_ylim(-1, num_classes)
-    axes.grid(color="0.92", linewidth=0.6)
+    axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
 
     # scatter's size is an area: the square of the diameter in points.
@@ -50,7 +67,7 @@ def draw_bubbles(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
         title="samples", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False,
         labelspacing=spacing, handletextpad=0.6 + spacing / 4, borderpad=spacing / 2,
     )  # fmt: skip
-    return _save(figure, stem)
+    return save(figure, stem)
 
 
 def draw_heat_map(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
@@ -83,7 +100,7 @@ def draw_heat_map(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
     scale = axes.inset_axes((1 + (bars + 0.25) / width, 0, 0.16 / width, 1))
     figure.colorbar(image, cax=scale, label="samples", format=LogFormatter())
     scale.tick_params(labelsize=8)
-    return _save(figure, stem)
+    return save(figure, stem)
 
 
 def _grid_inches(num_clients: int, num_classes: int) -> tuple[float, float]:
@@ -100,10 +117,12 @@ def _place(figure: Figure, width: float, height: float) -> Axes:
 
 
 def _label(axes: Axes, num_clients: int, num_classes: int, title: str) -> None:
-    axes.set_xlabel("client")
-    axes.set_ylabel("class")
-    axes.set_title(title, fontsize=11)
-    axes.tick_params(labelsize=8)
+    # A page or a screen shrinks a large picture to its own width, and its letters with it.
+    scale = max(1.0, max(axes.get_figure(root=True).get_size_inches()) / 9)
+    axes.set_xlabel("client", fontsize=10 * scale)
+    axes.set_ylabel("class", fontsize=10 * scale)
+    axes.set_title(title, fontsize=11 * scale)
+    axes.tick_params(labelsize=8 * scale)
     axes.set_xticks(_ticks(num_clients))
     axes.set_yticks(_ticks(num_classes))
 
@@ -131,13 +150,3 @@ def _round_sizes(largest: int) -> list[int]:
     """Up to three sizes for the legend, each with one digit that is not zero."""
     sizes = {int(float(f"{largest * share:.0e}")) for share in (0.05, 0.3, 1)}
     return sorted(size for size in sizes if size)
-
-
-def _save(figure: Figure, stem: Path) -> list[Path]:
-    """As PNG and as SVG; the same partition gives the same bytes."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
-    with matplotlib.rc_context({"svg.hashsalt": "fedsim"}):
-        figure.savefig(paths[0], dpi=150, bbox_inches="tight")
-        figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
-    return paths

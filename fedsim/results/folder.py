@@ -1,14 +1,17 @@
 """The run folder. It is enough to reproduce, resume or redraw a run.
 
 config.toml      the complete experiment
+partition.csv    how many samples of which class each client holds
 metrics.csv      one row a round; the same bits for the same config and seed, however it was run
 clients.csv      one row a round and client, likewise
 timings.csv      where each client's time went (never the same twice)
 ledger.csv       every byte, by round, client, direction, message and payload
 events.jsonl     what happened, as it happened
+metrics.tfevents what each round reports, for TensorBoard
 records/         arrays that a method's server recorded, one file a round
 final.safetensors  what the server would send next: the final global knowledge
 summary.json     the numbers of the closing table
+report.html, plots/  all of it for people, drawn when the run is over
 logs/, checkpoints/
 """
 
@@ -19,11 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from fedsim.config import Experiment, build, read_toml, to_toml
 from fedsim.errors import UserError
+from fedsim.results.tensorboard import FILE_NAME as TENSORBOARD_FILE
+from fedsim.results.tensorboard import EventFile
 
+PARTITION_COLUMNS = ("client", "class", "train", "test")
 CLIENT_COLUMNS = ("round", "client", "correct", "tested", "loss")
 TIMING_COLUMNS = ("round", "client", "receive", "evaluate", "train", "upload", "save", "round_trip")
 
@@ -66,6 +72,15 @@ class RunFolder:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    def write_partition(self, train_MC: np.ndarray, test_MC: np.ndarray) -> None:
+        """Samples by client and class; pairs without any have no row."""
+        held = np.argwhere(train_MC + test_MC)
+        rows = [
+            {"client": client, "class": label, "train": train_MC[client, label], "test": test_MC[client, label]}
+            for client, label in held
+        ]
+        _rewrite(self.path / "partition.csv", PARTITION_COLUMNS, rows)
+
     def add_metrics(self, row: Mapping[str, Any]) -> None:
         """A row may bring columns that earlier rows did not have."""
         path = self.path / "metrics.csv"
@@ -94,6 +109,11 @@ class RunFolder:
     def write_final(self, arrays: Mapping[str, np.ndarray]) -> None:
         save_file(_contiguous(arrays), self.path / "final.safetensors")
 
+    def final(self) -> dict[str, np.ndarray]:
+        """The final global knowledge; empty for a method that sends none."""
+        path = self.path / "final.safetensors"
+        return dict(load_file(path)) if path.exists() else {}
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
 
@@ -104,6 +124,7 @@ class RunFolder:
 
     def forget_after(self, round: int) -> None:
         """Before a run is resumed: drop all rows of rounds that will be played again."""
+        EventFile(self.path / TENSORBOARD_FILE).forget_after(round)
         for name in ("metrics.csv", "clients.csv", "timings.csv"):
             columns, rows = _read(self.path / name)
             if columns:

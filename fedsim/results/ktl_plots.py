@@ -1,27 +1,23 @@
-"""Pictures of FedKTL: generated images (figures 4, 5, 6 and 8 of the paper) and the two losses of its server.
-
-    python -m fedsim.results.ktl_plots runs/some          images over the rounds and losses, into runs/some/plots
-    python -m fedsim.results.ktl_plots runs/a runs/b      also the last images of all runs under a client's own
+"""Pictures of FedKTL: what its generator made (figures 4, 5, 6 and 8 of the paper).
 
 Dimensions: C classes, R rows of a grid.
 """
 
-import argparse
-import csv
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from safetensors.numpy import load_file
 
-from fedsim.data import ClientData, Federation
-from fedsim.errors import UserError
-from fedsim.results.data_plots import COLOUR, _save
-from fedsim.results.folder import RunFolder
+from fedsim.results.drawing import save
+from fedsim.results.load import LoadedRun
 
-OTHER_COLOUR = "#c2571a"
+if TYPE_CHECKING:
+    from fedsim.data import ClientData
+
 MAX_ROUNDS = 8
 MAX_CLASSES = 12
 TILE_INCHES = 0.62
@@ -30,29 +26,28 @@ GAP = 0.06
 """Between images, relative to the side of one."""
 
 
-def draw_run(folder: Path, out: Path | None = None) -> list[Path]:
-    """Both pictures of a run folder; `out` is where to put them, by default in its folder plots."""
-    out = out or folder / "plots"
-    name = folder.name
-    images = recorded_images(folder)
-    rows = {f"round {round}": images[round] for round in spread(sorted(images), MAX_ROUNDS)}
-    paths = draw_images(rows, f"{name}: generated images", out / "generated_images")
-    losses = recorded_losses(folder)
-    if losses:  # a run without alignment has none
-        paths += draw_losses(losses, f"{name}: losses of the alignment", out / "alignment_losses")
-    return paths
+def draw_generated(run: LoadedRun, stem: Path) -> list[Path]:
+    """The images of some rounds, evenly spread, with the first and the last."""
+    recorded = run.records("images")
+    if not recorded:
+        return []
+    rows = {f"round {round}": recorded[round]["images"] for round in spread(sorted(recorded), MAX_ROUNDS)}
+    return draw_images(rows, "", stem)
 
 
-def draw_comparison(folders: Sequence[Path], out: Path, client: int = 0) -> list[Path]:
+def draw_comparison(runs: Mapping[str, LoadedRun], stem: Path, client: int = 0) -> list[Path]:
     """One image of each class that a client holds, and below them what the generators of several runs made."""
-    experiment = RunFolder.open(folders[0]).experiment()
-    own = own_images(Federation(experiment).client(client))
+    recorded = {name: images for name, run in runs.items() if (images := run.records("images"))}
+    if len(recorded) < 2:
+        return []
+    from fedsim.data import Federation
+
+    own = own_images(Federation(runs[next(iter(recorded))].experiment).client(client))
     classes = spread(sorted(own), MAX_CLASSES)
     rows = {f"client {client}": np.stack([own[label] for label in classes])}
-    for folder in folders:
-        images = recorded_images(folder)
-        rows[folder.name] = images[max(images)][classes]
-    return draw_images(rows, "Data and generated images", out / "comparison", classes)
+    for name, images in recorded.items():
+        rows[name] = images[max(images)]["images"][classes]
+    return draw_images(rows, "", stem, classes)
 
 
 def draw_images(
@@ -81,51 +76,7 @@ def draw_images(
     axes.spines[:].set_visible(False)
     axes.set_xlabel("class")
     axes.set_title(title, fontsize=10)
-    return _save(figure, stem)
-
-
-def draw_losses(losses: Mapping[str, Mapping[int, float]], title: str, stem: Path) -> list[Path]:
-    """L^MMD and L^MSE after each round, each with its own scale: they differ in size by orders of magnitude."""
-    figure = Figure(figsize=(6.0, 3.4), layout="constrained")
-    left = figure.add_subplot()
-    right = left.twinx()
-    for axes, name, colour, label in (
-        (left, "mmd", COLOUR, r"$L^{\mathrm{MMD}}$"),
-        (right, "mse", OTHER_COLOUR, r"$L^{\mathrm{MSE}}$"),
-    ):
-        rounds, values = zip(*sorted(losses[name].items()), strict=True)
-        marker = "o" if len(rounds) <= 30 else None
-        axes.plot(rounds, values, color=colour, marker=marker, markersize=3, linewidth=1.4)
-        axes.set_ylabel(label, color=colour)
-        axes.tick_params(axis="y", colors=colour, labelsize=8)
-        axes.set_ylim(bottom=0)
-        axes.spines["top"].set_visible(False)
-    left.set_xlabel("round")
-    left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.grid(color="0.92", linewidth=0.6)
-    left.set_title(title, fontsize=10)
-    return _save(figure, stem)
-
-
-def recorded_images(folder: Path) -> dict[int, np.ndarray]:
-    """Round -> (C, ch, h, w) uint8."""
-    images = {}
-    for path in sorted((folder / "records").glob("round-*.safetensors")):
-        arrays = load_file(path)
-        if "images" in arrays:
-            images[int(path.stem.removeprefix("round-"))] = arrays["images"]
-    if not images:
-        raise UserError(f"{folder} has no generated images; give the folder of a fedktl run.")
-    return images
-
-
-def recorded_losses(folder: Path) -> dict[str, dict[int, float]]:
-    """`mmd` and `mse` by round; empty where the run has none."""
-    with (folder / "metrics.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row.get("mmd")]
-    if not rows:
-        return {}
-    return {name: {int(row["round"]): float(row[name]) for row in rows} for name in ("mmd", "mse")}
+    return save(figure, stem)
 
 
 def own_images(data: ClientData) -> dict[int, np.ndarray]:
@@ -157,18 +108,3 @@ def _mosaic(rows: list[np.ndarray]) -> tuple[np.ndarray, tuple[int, int]]:
             top, left = row * cell[0] + gap // 2, column * cell[1] + gap // 2
             grid[top : top + height, left : left + width] = pixels
     return (grid[:, :, 0] if channels == 1 else grid), cell
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw what FedKTL's generator made.")
-    parser.add_argument("folders", type=Path, nargs="+", metavar="RUN")
-    parser.add_argument("--client", type=int, default=0, help="whose own images are shown for comparison")
-    given = parser.parse_args()
-    paths = [path for folder in given.folders for path in draw_run(folder)]
-    if len(given.folders) > 1:
-        paths += draw_comparison(given.folders, given.folders[0] / "plots", given.client)
-    print(*paths, sep="\n")
-
-
-if __name__ == "__main__":
-    main()

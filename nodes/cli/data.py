@@ -82,7 +82,8 @@ def show(
     )
     experiment = Experiment(run=Run(clients=clients, seed=seed), data=settings, train=Train(batch_size=batch_size))
     federation = Federation(experiment)
-    counts_MC = _class_counts(federation, clients)
+    train_MC, test_MC = federation.class_counts()
+    counts_MC = train_MC + test_MC  # together, as the papers draw them
 
     console = Console()
     console.print(_clients_table(federation, counts_MC))
@@ -97,18 +98,6 @@ def show(
     for draw, name in ((data_plots.draw_bubbles, "bubbles"), (data_plots.draw_heat_map, "heat_map")):
         for path in draw(counts_MC, title, out / f"{federation.dataset.name}_{partition}_{clients}_{name}"):
             console.print(f"wrote {path}", soft_wrap=True)
-
-
-def _class_counts(federation: Federation, num_clients: int) -> np.ndarray:
-    """(M, C) samples, training and test together, as the papers draw them."""
-    import numpy as np
-
-    rows = []
-    for client in range(num_clients):
-        data = federation.client(client)
-        labels = np.concatenate([data.train.labels, data.test.labels])
-        rows.append(np.bincount(labels, minlength=federation.num_classes))
-    return np.stack(rows)
 
 
 def _clients_table(federation: Federation, counts_MC: np.ndarray) -> Table:

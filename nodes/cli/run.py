@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from fedsim import config
 from fedsim.config import Experiment
 from fedsim.errors import UserError
 
 # Option -> where it goes in the config. Everything else is reached with --set section.key=value.
-_TARGETS = {
+TARGETS = {
     "method": ("method", "name"),
     "dataset": ("data", "dataset"),
     "data_dir": ("data", "data_dir"),
@@ -65,7 +66,7 @@ def experiment_options(function: Any) -> Any:
         ),
         click.option("--seed", type=int, help="Same seed, same bits."),
         click.option("--checkpoint-every", type=int, help="Rounds between checkpoints; 0: none."),
-        click.option("--preset", help="Start from a named experiment."),
+        click.option("--preset", help="Start from a table's settings or a cell: NAME, NAME/LABEL,LABEL."),
         click.option("--config", "config_file", type=Path, help="A TOML file, such as a run's config.toml."),
         click.option(
             "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Any option by its name."
@@ -76,18 +77,27 @@ def experiment_options(function: Any) -> Any:
     return function
 
 
+no_report_option = click.option(
+    "--no-report",
+    is_flag=True,
+    envvar="FEDSIM_NO_REPORT",
+    show_envvar=True,
+    help="Draw no report.html when the run is over.",
+)
+
+
 def build_experiment(
     preset: str | None, config_file: Path | None, settings: tuple[str, ...], **options: Any
 ) -> Experiment:
     """Defaults < preset < file < command line."""
-    from nodes.presets import load_preset
+    from fedsim.presets.tables import preset_layers
 
     layers: list[dict[str, Any]] = []
     if preset:
-        layers.append(load_preset(preset))
+        layers += preset_layers(preset)
     if config_file:
         layers.append(config.read_toml(config_file))
-    for name, (section, key) in _TARGETS.items():
+    for name, (section, key) in TARGETS.items():
         if options.get(name) is not None:
             layers.append({section: {key: options[name]}})
     layers += [config.parse_setting(text) for text in settings]
@@ -104,6 +114,7 @@ def build_experiment(
 @click.option("--ray-address", help="A running Ray cluster (auto); without it, Ray on this machine.")
 @click.option("--in-process", is_flag=True, help="No processes, no sockets: the oracle.")
 @click.option("--quiet", is_flag=True, help="Only the summary.")
+@no_report_option
 @click.option(
     "--print-commands", is_flag=True, help="Print how to start the same run by hand on several machines."
 )
@@ -116,6 +127,7 @@ def command(
     ray_address: str | None,
     in_process: bool,
     quiet: bool,
+    no_report: bool,
     print_commands: bool,
     **options: Any,
 ) -> int:
@@ -139,6 +151,7 @@ def command(
     from nodes.launchers.base import Launcher, LaunchOptions
     from nodes.launchers.local import LocalLauncher
     from nodes.launchers.ray import RayLauncher, require_ray
+    from nodes.report_process import draw_report
 
     if launcher == "ray":
         if resume is not None:
@@ -169,6 +182,8 @@ def command(
     summary = folder.summary()
     if summary is not None:
         print_summary(console, summary, str(folder.path))
+        if not no_report:
+            console.print(Text(draw_report(folder.path)), soft_wrap=True)
     return code
 
 

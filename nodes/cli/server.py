@@ -5,8 +5,15 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
-from nodes.cli.run import build_experiment, default_folder, experiment_options, refuse_with_resume
+from nodes.cli.run import (
+    build_experiment,
+    default_folder,
+    experiment_options,
+    no_report_option,
+    refuse_with_resume,
+)
 
 
 @click.command()
@@ -17,6 +24,7 @@ from nodes.cli.run import build_experiment, default_folder, experiment_options, 
 @click.option("--out", type=Path, help="Results folder.")
 @click.option("--resume", type=Path, help="Go on with a run from its last checkpoint.")
 @click.option("--quiet", is_flag=True, help="Only the summary.")
+@no_report_option
 def command(
     bind: str,
     keys_folder: Path | None,
@@ -24,6 +32,7 @@ def command(
     out: Path | None,
     resume: Path | None,
     quiet: bool,
+    no_report: bool,
     **options: Any,
 ) -> int:
     """Start the server of a run and wait for its clients.
@@ -37,6 +46,7 @@ def command(
     from fedsim.results.folder import RunFolder
     from nodes import zygote
     from nodes.display import make_display, print_summary
+    from nodes.report_process import draw_report
     from nodes.server import require_safe_address, security_from, serve
 
     if resume is not None:
@@ -65,4 +75,6 @@ def command(
         display.close()
     if summary := folder.summary():
         print_summary(console, summary, str(folder.path))
+        if not no_report:
+            console.print(Text(draw_report(folder.path)), soft_wrap=True)
     return code

@@ -52,6 +52,11 @@ class Launcher(ABC):
     def kill_clients(self) -> None:
         """End whatever clients are left, at once."""
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user asked for an end, and not the run itself."""
+        return self._interrupts > 0
+
     def run(self) -> int:
         """Start everything and watch it to its end; returns the exit code."""
         try:

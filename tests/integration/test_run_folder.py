@@ -51,7 +51,8 @@ def elements(run: Run, **wanted: str | int) -> int:
 
 def test_all_files_are_there(finished: Run) -> None:
     assert {path.name for path in finished.folder.iterdir()} == {
-        *("config.toml", "metrics.csv", "clients.csv", "timings.csv", "ledger.csv", "events.jsonl"),
+        *("config.toml", "partition.csv", "metrics.csv", "clients.csv", "timings.csv", "ledger.csv"),
+        *("events.jsonl", "metrics.tfevents"),
         *("final.safetensors", "summary.json", "records", "logs"),
     }
     assert {path.name for path in (finished.folder / "logs").iterdir()} == {
@@ -206,7 +207,8 @@ def test_saving_checkpoints_changes_no_result(cluster: Callable[..., Run], refer
 def test_a_run_in_one_process_leaves_the_same_files_but_those_of_the_wire(reference: Callable[..., Path]) -> None:
     names = {path.name for path in reference().iterdir()}
     assert names == {
-        *("config.toml", "metrics.csv", "clients.csv", "timings.csv", "events.jsonl"),
+        *("config.toml", "partition.csv", "metrics.csv", "clients.csv", "timings.csv", "events.jsonl"),
+        "metrics.tfevents",
         *("final.safetensors", "summary.json", "records", "logs"),
     }
     summary = json.loads((reference() / "summary.json").read_text())

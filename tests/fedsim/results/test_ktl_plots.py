@@ -1,4 +1,4 @@
-"""Pictures of FedKTL from a run folder: which rounds and classes are shown, where each image is, the losses."""
+"""Pictures of FedKTL from a run folder: which rounds and classes are shown, and where each image is."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from PIL import Image
 
 from fedsim import config
 from fedsim.data import Federation
-from fedsim.errors import UserError
 from fedsim.results import ktl_plots
 from fedsim.results.folder import RunFolder
+from fedsim.results.load import METRICS, load
 
 
 @pytest.fixture(autouse=True)
@@ -18,16 +18,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIM_CACHE", str(tmp_path / "cache"))
 
 
-def run_folder(path: Path, *, channels: int = 3, rounds: int = 3, classes: int = 10, losses: bool = True) -> Path:
+def run_folder(path: Path, *, channels: int = 3, rounds: int = 3, classes: int = 10) -> Path:
     """Image of class c in round r: all pixels r · 10 + c in the first channel, 200 in the others."""
     folder = RunFolder.create(path, config.build([{"run": {"clients": 2}, "method": {"name": "fedproto"}}]))
     for round in range(rounds):
         images = np.full((classes, channels, 28, 28), 200, np.uint8)
         images[:, 0] = (10 * round + np.arange(classes))[:, None, None]
         folder.add_records(round, {"images": images})
-        row = {"round": round, "accuracy": 0.5}
-        folder.add_metrics(row | ({"mmd": 1 / (round + 1), "mse": 0.1 * round} if losses else {}))
-    folder.add_metrics({"round": rounds, "accuracy": 0.5})  # the last round only evaluates
+    folder.add_metrics(dict.fromkeys(METRICS, 0))
     return path
 
 
@@ -38,20 +36,10 @@ def test_spread_keeps_the_first_and_the_last(num, most, expected):
     assert ktl_plots.spread(range(num), most) == expected
 
 
-def test_what_a_run_recorded(tmp_path):
-    folder = run_folder(tmp_path / "run")
-    images = ktl_plots.recorded_images(folder)
-    assert sorted(images) == [0, 1, 2]
-    assert images[2].shape == (10, 3, 28, 28) and images[2][7, 0, 0, 0] == 27
-    losses = ktl_plots.recorded_losses(folder)
-    assert losses["mmd"] == pytest.approx({0: 1.0, 1: 0.5, 2: 1 / 3})
-    assert losses["mse"] == pytest.approx({0: 0.0, 1: 0.1, 2: 0.2})
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_image_has_its_place_in_the_grid(tmp_path, channels):
-    images = ktl_plots.recorded_images(run_folder(tmp_path / "run", channels=channels))
-    rows = {f"round {round}": images[round] for round in images}
+    images = load(run_folder(tmp_path / "run", channels=channels)).records("images")
+    rows = {f"round {round}": images[round]["images"] for round in images}
     png, svg = ktl_plots.draw_images(rows, "title", tmp_path / "grid")
     assert (png, svg) == (tmp_path / "grid.png", tmp_path / "grid.svg")
     with Image.open(png) as image:
@@ -73,23 +61,24 @@ def test_of_many_classes_some_are_shown(tmp_path):
     assert "<!-- 99 -->" in text and "<!-- 9 -->" in text and "<!-- 50 -->" not in text
 
 
+def test_some_rounds_of_a_run_with_the_first_and_the_last(tmp_path):
+    run = load(run_folder(tmp_path / "run", rounds=20))
+    _, svg = ktl_plots.draw_generated(run, tmp_path / "images")
+    text = svg.read_text()
+    assert text.count("<!-- round ") == 8 and "<!-- round 0 -->" in text and "<!-- round 19 -->" in text
+
+
 def test_pictures_of_a_run_are_the_same_bytes_every_time(tmp_path):
-    folder = run_folder(tmp_path / "run")
-    first = [path.read_bytes() for path in ktl_plots.draw_run(folder)]
-    again = [path.read_bytes() for path in ktl_plots.draw_run(folder, tmp_path / "elsewhere")]
-    assert len(first) == 4 and first == again
+    run = load(run_folder(tmp_path / "run"))
+    first = [path.read_bytes() for path in ktl_plots.draw_generated(run, tmp_path / "one")]
+    again = [path.read_bytes() for path in ktl_plots.draw_generated(run, tmp_path / "two")]
+    assert len(first) == 2 and first == again
 
 
-def test_a_run_without_alignment_has_only_images(tmp_path):
-    folder = run_folder(tmp_path / "run", losses=False)
-    paths = ktl_plots.draw_run(folder)
-    assert paths == [folder / "plots" / f"generated_images.{kind}" for kind in ("png", "svg")]
-
-
-def test_a_run_of_another_method_is_refused(tmp_path):
-    folder = run_folder(tmp_path / "run", rounds=0)
-    with pytest.raises(UserError, match="has no generated images; give the folder of a fedktl run"):
-        ktl_plots.draw_run(folder)
+def test_a_run_of_another_method_has_no_images(tmp_path):
+    run = load(run_folder(tmp_path / "run", rounds=0))
+    assert ktl_plots.draw_generated(run, tmp_path / "images") == []
+    assert ktl_plots.draw_comparison({"a": run, "b": run}, tmp_path / "images") == []
 
 
 def test_comparison_shows_a_client_s_own_images_first(tmp_path):
@@ -100,6 +89,7 @@ def test_comparison_shows_a_client_s_own_images_first(tmp_path):
     label = int(data.classes[-1])
     row = data.train.indices[data.train.labels == label][0]
     np.testing.assert_array_equal(own[label][0], data.train.dataset.inputs[row, :, :, 0])
-    paths = ktl_plots.draw_comparison(folders, tmp_path / "plots", client=1)
+    runs = {folder.name: load(folder) for folder in folders}
+    paths = ktl_plots.draw_comparison(runs, tmp_path / "plots", client=1)
     text = paths[1].read_text()
     assert all(f"<!-- {name} -->" in text for name in ("client 1", "a", "b", str(label)))
