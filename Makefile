@@ -28,6 +28,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.prototypes
 	$(BIN)/python -m benchmarks.server_optimizers
+	$(BIN)/python -m benchmarks.feature_transformer
+	$(BIN)/python -m benchmarks.generators
 
 $(INSTALLED): setup.cfg constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -17,7 +17,7 @@ from fedsim.data.sources.base import Allocate, Decoded, Source, reading
 from fedsim.data.sources.download import DOWNLOADS, download
 from fedsim.errors import UnknownName, UserError
 
-__all__ = ["Allocate", "Decoded", "Source", "locate", "names", "reading"]
+__all__ = ["Allocate", "Decoded", "Source", "find_here", "locate", "names", "reading"]
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,10 @@ def locate(name: str, data_dir: str = "", image_size: int = 0) -> Source:
 def _locate_known(name: str, data_dir: str, image_size: int) -> Source:
     if data_dir and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"data.data_dir = {data_dir!r} is not a folder; give one that holds {name}.")
-    downloads = cache_folder() / "datasets"
-    given = [data_dir, os.environ.get("FEDSIM_DATA", ""), str(downloads), KNOWN[name].system_folder]
-    roots = [Path(folder).expanduser() for folder in given if folder]
+    downloads, roots = _downloads(), _roots(name, data_dir)
     search = partial(_search, name, image_size)
-    for root in roots:
-        if found := search(root):
-            return found
+    if found := find_here(name, data_dir, image_size):
+        return found
     reason = "torchvision does not offer it"
     if name in DOWNLOADS:
         # Of processes that start together one downloads; the others wait for the lock and find its work.
@@ -102,6 +99,23 @@ def _locate_known(name: str, data_dir: str, image_size: int) -> Source:
     places = ", ".join(map(str, roots))
     remedy = KNOWN[name].remedy.format(name=name)
     raise UserError(f"data set {name} is in none of {places} and was not downloaded ({reason}); {remedy}.")
+
+
+def find_here(name: str, data_dir: str = "", image_size: int = 0) -> Source | None:
+    """A published data set among the files of this machine, without a download."""
+    for root in _roots(name, data_dir):
+        if found := _search(name, image_size, root):
+            return found
+    return None
+
+
+def _downloads() -> Path:
+    return cache_folder() / "datasets"
+
+
+def _roots(name: str, data_dir: str) -> list[Path]:
+    given = [data_dir, os.environ.get("FEDSIM_DATA", ""), str(_downloads()), KNOWN[name].system_folder]
+    return [Path(folder).expanduser() for folder in given if folder]
 
 
 def _search(name: str, image_size: int, root: Path) -> Source | None:

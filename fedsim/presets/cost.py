@@ -1,0 +1,82 @@
+"""How long runs will take here: samples × measured cost of the models ÷ speed of this machine's cores.
+
+The estimate is of the clients' work alone. What a server does in a round, the start of processes and disks come on
+top, and a GPU makes all of it shorter; it says hours or weeks, not minutes.
+"""
+
+import math
+import os
+import time
+from collections.abc import Iterable
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fedsim.config import Experiment
+from fedsim.models import groups
+from fedsim.presets.facts import DATASETS, EVALUATION_SHARE, PUBLISHED_PIXELS, TRAINING_MFLOPS
+
+_SIDE = 512
+_REPEATS = 20
+
+
+def machine_speed() -> float:
+    """Operations per second of float32 matrix products, one on each core; measured on one, in a moment."""
+    left, right = (np.ones((_SIDE, _SIDE), dtype=np.float32) for _ in range(2))
+    best = math.inf
+    with threadpool_limits(limits=1):
+        for _ in range(_REPEATS):
+            started = time.perf_counter()
+            left @ right
+            best = min(best, time.perf_counter() - started)
+    return num_cores() * 2 * _SIDE**3 / best
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def operations(experiment: Experiment) -> float | None:
+    """What the clients of a run do, in operations of a matrix product; None for data of the user's own."""
+    facts = DATASETS.get(experiment.data.dataset)
+    if facts is None:
+        return None
+    run, data, train = experiment.run, experiment.data, experiment.train
+    samples = facts.num_samples
+    if data.samples_per_class:
+        samples = min(samples, data.samples_per_class * facts.num_classes)
+    num_train, num_test = samples * data.train_fraction, samples * (1 - data.train_fraction)
+    # Prototypes, logits and the like cost about one more pass; public samples are passed once or twice.
+    trained = (num_train * train.local_epochs + 2 * data.public_samples * run.clients) * run.participation
+    passed = num_train * run.participation + num_test / run.evaluate_every
+    return run.rounds * (trained + EVALUATION_SHARE * passed) * _sample_operations(experiment, facts.input_shape)
+
+
+def seconds(experiments: Iterable[Experiment], speed: float) -> float | None:
+    """For all of them, one after the other."""
+    total = 0.0
+    for experiment in experiments:
+        work = operations(experiment)
+        if work is None:
+            return None
+        total += work / speed
+    return total
+
+
+def duration(seconds: float | None) -> str:
+    """`4 min`, `3 h`, `12 days`, `5 months`: one number, because it is an estimate."""
+    if seconds is None:
+        return "?"
+    for unit, size, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48), ("days", 86400, 90)):
+        if seconds < size * most:
+            return f"{max(1, round(seconds / size))} {unit}"
+    years = seconds / (365.25 * 86400)
+    return f"{round(years * 12)} months" if years < 2 else f"{round(years)} years"
+
+
+def _sample_operations(experiment: Experiment, input_shape: tuple[int, ...]) -> float:
+    """Training on one sample, the mean over the clients."""
+    entries = groups.entries(experiment.model.group)
+    given = [entries[client % len(entries)].model for client in range(experiment.run.clients)]
+    area = math.prod(input_shape[1:]) / PUBLISHED_PIXELS if len(input_shape) == 3 else 1.0
+    return 1e6 * area * sum(TRAINING_MFLOPS[model] for model in given) / len(given)

@@ -1,0 +1,112 @@
+"""The quick scale and the estimate of what runs cost."""
+
+import pytest
+
+from fedsim import presets
+from fedsim.config import build
+from fedsim.models import groups
+from fedsim.presets import cost, quick
+from fedsim.presets.facts import DATASETS, TRAINING_MFLOPS
+
+
+def cell(name: str, *words: str):
+    (found,) = presets.select(name, presets.load(name).cells(), words)
+    return found.experiment()
+
+
+def test_quick_keeps_what_is_compared_and_shrinks_the_rest():
+    full = cell("fedtgp-table10", "fedtgp", "pathological")
+    small = quick.shrink(full)
+    assert (small.run.rounds, small.run.clients, small.model.group) == (10, 20, "HtCNN8")
+    assert small.data.samples_per_class == 200  # 100 samples × 20 clients over 10 classes
+    assert (small.data.partition, small.data.classes_per_client) == ("pathological", 2)
+    assert small.method == full.method
+
+
+def test_quick_has_fewer_rounds_of_more_epochs():
+    rounds = {e: quick.shrink(cell("fedtgp-table3", "fedtgp", f"E={e}")).run.rounds for e in (5, 10, 20)}
+    assert rounds == {5: 5, 10: 5, 20: 5}
+    assert quick.shrink(cell("protonorm-table1", "fedproto", "practical", "cifar10")).train.batch_size == 10
+
+
+def test_quick_never_asks_for_more_samples_than_a_class_has():
+    small = quick.shrink(cell("fedtgp-table1", "fedtgp", "practical", "flowers102"))
+    assert small.data.samples_per_class == 20  # ⌈2000 / 102⌉
+    many = quick.shrink(build([{"run": {"clients": 100}, "data": {"dataset": "flowers102"}}]))
+    assert many.data.samples_per_class == 40  # its smallest class
+    few = quick.shrink(cell("fedktl-table9", "our ktl", "2-shot"))
+    assert few.data.samples_per_class == 3
+    assert quick.shrink(build([{"data": {"dataset": "own/data.npz"}}])).data.samples_per_class == 0
+
+
+def test_quick_has_as_many_models_and_the_same_heads():
+    for group, light in quick.GROUPS.items():
+        ours, theirs = groups.entries(light), groups.entries(group)
+        assert len(ours) == len(theirs)
+        if "HtC4" in group:
+            assert [entry.head_hidden for entry in ours] == [entry.head_hidden for entry in theirs]
+        for entry in ours:
+            assert TRAINING_MFLOPS[entry.model] <= 1000
+
+
+def test_quick_needs_no_published_generator_and_no_large_server_model():
+    assert quick.shrink(cell("fedktl-table7", "-LM")).method["generator"] == "tiny"
+    small = quick.shrink(cell("fedprotokd-table1", "fedprotokd", "alpha=0.1", "cifar10"))
+    assert (small.method["server_model"], small.data.public_samples) == ("ResNet8", 200)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_quick_experiment_is_valid(name):
+    import msgspec
+
+    for item in presets.load(name).cells():
+        small = quick.shrink(item.experiment())
+        assert build([msgspec.to_builtins(small)]) == small
+
+
+def test_every_model_and_data_set_of_the_presets_has_a_cost():
+    assert TRAINING_MFLOPS.keys() == groups.MODELS.keys()
+    for name in presets.names():
+        for item in presets.load(name).cells():
+            assert item.experiment().data.dataset in DATASETS
+
+
+def test_operations_are_samples_times_the_cost_of_the_models():
+    experiment = build(
+        [
+            {
+                "run": {"clients": 4, "rounds": 10, "participation": 0.5},
+                "data": {"dataset": "fmnist", "samples_per_class": 100},
+                "model": {"group": "CNN1,CNN3"},
+                "train": {"local_epochs": 2},
+            }
+        ]
+    )
+    # 1000 samples: 750 for training, of which half the clients hold half on average, and 250 for testing.
+    trained, passed = 750 * 2 * 0.5, 750 * 0.5 + 250
+    mflops = (TRAINING_MFLOPS["CNN1"] + TRAINING_MFLOPS["CNN3"]) / 2 * (28 * 28) / (32 * 32)
+    assert cost.operations(experiment) == pytest.approx(10 * (trained + passed / 4) * mflops * 1e6)
+    assert cost.seconds([experiment, experiment], speed=1e9) == pytest.approx(
+        2 * cost.operations(experiment) / 1e9
+    )
+
+
+def test_what_cannot_be_estimated_is_not():
+    own = build([{"data": {"dataset": "own/data.npz"}}])
+    assert cost.operations(own) is None and cost.seconds([own], 1e9) is None
+    assert cost.duration(None) == "?"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.2, "1 s"), (89, "89 s"), (240, "4 min"), (3 * 3600, "3 h")),
+        *((12 * 86400, "12 days"), (2e7, "8 months"), (1e9, "32 years")),
+    ],
+)
+def test_durations(seconds, text):
+    assert cost.duration(seconds) == text
+
+
+def test_a_machine_computes_something():
+    assert 0 < cost.machine_speed() < float("inf")

@@ -1,0 +1,166 @@
+"""`fedsim reproduce` and `fedsim sweep` as a user types them: real runs, interrupted and taken up again."""
+
+import csv
+import signal
+from pathlib import Path
+
+import pytest
+from commands import PROJECT, Command, Start, bits, events_of, wait_for
+
+SLOW_SECONDS = 240.0
+"""A batch is several runs; only a failing test waits that long."""
+
+TINY = [
+    *("--set", "data.dataset=spiral", "--set", "model.group=MLP", "--set", "model.feature_dim=3"),
+    *("--set", "data.samples_per_class=40", "--set", "run.clients=4", "--set", "cluster.server_threads=1"),
+]
+
+
+@pytest.fixture
+def fedsim(python: Start, monkeypatch: pytest.MonkeyPatch):
+    """`fedsim("presets")` is the command, in the test's own folder."""
+
+    def start(*words: str | Path) -> Command:
+        return python("-m", "nodes", *words, PYTHONPATH=str(PROJECT), COLUMNS="160")
+
+    return start
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def folders(out: Path) -> list[Path]:
+    return sorted(path for path in out.iterdir() if path.is_dir())
+
+
+def test_a_part_of_a_table_ends_with_ours_beside_the_papers(fedsim, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("reproduce", "fedtgp-table10", "--scale", "quick", "--only", "fedproto,feddistill,practical")
+    options = (*TINY, "--set", "run.rounds=2", "--seeds", "1,2", "--out", out)
+    first = fedsim(*words, *options)
+    assert first.wait(SLOW_SECONDS) == 0, first.stdout
+    assert "4 runs in" in first.stdout and "0 finished, 0 begun, 4 new" in first.stdout
+    assert "QUICK SCALE, not the paper's" in first.stdout and "ours, quick scale (%)" in first.stdout
+    assert "Changed for all runs: data.dataset=spiral, model.group=MLP" in first.stdout
+    assert "97.46 ± 0.01" in first.stdout and "97.48 ± 0.04" in first.stdout
+    assert "99.48" not in first.stdout, "the pathological column was not asked for"
+    rows = {(row["method"], row["setting"]): row for row in table_of(out / "fedtgp-table10-quick.csv")}
+    assert len(rows) == 14, "the files hold the whole table"
+    ours = rows["FedProto", "practical"]
+    best = []
+    for folder in folders(out):
+        if folder.name.startswith("fedproto"):
+            best.append(max(float(row["accuracy"]) for row in table_of(folder / "metrics.csv") if row["accuracy"]))
+    assert float(ours["ours_mean"]) == pytest.approx(100 * sum(best) / 2)
+    assert float(ours["ours_deviation"]) == pytest.approx(100 * abs(best[0] - best[1]) / 2)
+    assert (ours["ours_runs"], ours["paper_mean"], ours["paper_deviation"]) == ("2", "97.46", "0.01")
+    assert (rows["FedGen", "practical"]["ours_runs"], rows["FedGen", "practical"]["note"]) == ("0", "2 not run")
+    assert "QUICK SCALE" in (out / "fedtgp-table10-quick.md").read_text()
+    assert not list(out.glob("*/checkpoints")), "a finished run is not resumed"
+
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.csv") if path.parent != out}
+    again = fedsim(*words, *options).succeed()
+    assert "4 finished, 0 begun, 0 new" in again.stdout
+    assert before == {path: path.stat().st_mtime_ns for path in before}, "nothing was run again"
+
+
+def test_ctrl_c_in_the_middle_and_the_same_command_again(fedsim, tmp_path: Path) -> None:
+    """The second of three runs is interrupted after a checkpoint; it ends with the bits of one left alone."""
+    words = ("reproduce", "protonorm-figure2", "--scale", "quick", "--seeds", "1", "--checkpoint-every", "2")
+    only = ("--only", "fedproto,fedproto iid,protonorm gamma=1")
+    options = ("--set", "run.rounds=12", "--set", "run.clients=4", "--set", "cluster.server_threads=1")
+    out, undisturbed = tmp_path / "out", tmp_path / "undisturbed"
+    command = fedsim(*words, *only, *options, "--out", out)
+
+    def second() -> Path | None:
+        """The run that has begun while another is finished, once it has a checkpoint."""
+        begun = [path for path in folders(out) if not (path / "summary.json").exists()] if out.exists() else []
+        reached = [path for path in begun if list(events_of(path, "checkpoint", round=3))]
+        return reached[0] if reached and len(folders(out)) == 2 else None
+
+    interrupted = wait_for(second, "the second run does not begin", SLOW_SECONDS)
+    command.send_to_all(signal.SIGINT)
+    assert command.wait(SLOW_SECONDS) == 130
+    assert "the same command goes on" in command.stdout and "Traceback" not in command.stderr
+    assert len(folders(out)) == 2
+
+    again = fedsim(*words, *only, *options, "--out", out)
+    assert again.wait(SLOW_SECONDS) == 0, again.stdout
+    assert "1 finished, 1 begun, 1 new" in again.stdout and "going on" in again.stdout
+    resumed = [event["resumed_from"] for event in events_of(interrupted, "started")]
+    assert resumed[0] is None and resumed[1] >= 3
+    assert fedsim(*words, *only, *options, "--out", undisturbed).wait(SLOW_SECONDS) == 0
+    assert [path.name for path in folders(undisturbed)] == [path.name for path in folders(out)]
+    assert len(folders(out)) == 3
+    assert [bits(path) for path in folders(undisturbed)] == [bits(path) for path in folders(out)]
+
+
+def test_a_run_that_fails_is_reported_and_the_others_go_on(fedsim, tmp_path: Path) -> None:
+    """FedKTL generates images, which points in a plane are not."""
+    out = tmp_path / "out"
+    command = fedsim(
+        *("reproduce", "fedktl-table1", "--only", "fedktl,feddistill,practical,cifar10", "--scale", "quick"),
+        *(*TINY, "--set", "run.rounds=1", "--seeds", "1", "--out", out),
+    )
+    assert command.wait(SLOW_SECONDS) == 1
+    assert "failed: " in command.stdout and "1 failed" in command.stdout
+    rows = {row["method"]: row for row in table_of(out / "fedktl-table1-quick.csv") if row["dataset"] == "Cifar10"
+            and row["setting"] == "practical"}  # fmt: skip
+    assert (rows["FedKTL"]["ours_runs"], rows["FedDistill"]["ours_runs"]) == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reproduce", "fedtgp-tabel10"], "there is no preset 'fedtgp-tabel10'; did you mean fedtgp-table10"),
+        (["reproduce", "fedtgp-table5"], "fedtgp-table5 is not made of runs; use: fedsim comm-cost"),
+        (["reproduce", "fedtgp-table10", "--only", "fedtpg"], "did you mean fedtgp"),
+        (["reproduce", "fedtgp-table2", "--only", "fedgen,res34-htc4"], "not applicable"),
+        (["reproduce", "fedtgp-table10", "--seeds", "one"], "--seeds wants whole numbers"),
+        (["reproduce", "fedtgp-table10", "--set", "run.rouns=3"], "did you mean run.rounds"),
+        (["presets", "fedtgp-table99"], "there is no preset"),
+        (["sweep", "--vary", "method.tau"], "--vary wants section.key=value,value"),
+        (["sweep", "--vary", "run.seed=1,2"], "--seeds"),
+        (["sweep", "--vary", "method.tua=1,2"], "did you mean method.tau"),
+        (["run", "--preset", "fedtgp-table10/practical"], "add labels until it is one"),
+    ],
+)
+def test_bad_input_is_one_sentence(fedsim, tmp_path: Path, words: list[str], message: str) -> None:
+    command = fedsim(*words)
+    assert command.wait() == 2
+    assert message in command.stderr and command.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_compares_values_over_seeds(fedsim, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("sweep", "--vary", "method.name=fedproto,local", "--vary", "train.lr=0.01,0.1", "--seeds", "1,2")
+    command = fedsim(*words, *TINY, "--rounds", "2", "--out", out)
+    assert command.wait(SLOW_SECONDS) == 0, command.stdout
+    rows = table_of(out / "summary.csv")
+    assert [(row["method.name"], row["train.lr"]) for row in rows] == [
+        ("fedproto", "0.01"), ("fedproto", "0.1"), ("local", "0.01"), ("local", "0.1"),
+    ]  # fmt: skip
+    assert {row["ours_runs"] for row in rows} == {"2"} and len(folders(out)) == 8
+    assert all(f"{float(row['ours_mean']):.2f}" in command.stdout for row in rows)
+    more = fedsim(*words[:-1], "1,2,3", *TINY, "--rounds", "2", "--out", out)
+    assert more.wait(SLOW_SECONDS) == 0, more.stdout
+    assert "8 finished, 0 begun, 4 new" in more.stdout
+
+
+def test_presets_are_listed_and_shown(fedsim) -> None:
+    listed = fedsim("presets").succeed().stdout
+    assert "fedtgp-table10" in listed and "protonorm-figure2" in listed and "billion operations a second" in listed
+    shown = fedsim("presets", "fedtgp-table2").succeed().stdout
+    assert "– (not applicable)" in shown and "41.57 ± 0.30" in shown
+    assert "56 cells, 52 runs for one seed" in shown
+    assert "fedsim models show HtCNN8" in fedsim("presets", "fedtgp-table9").succeed().stdout
+
+
+def test_a_cell_is_a_preset_of_run(fedsim, tmp_path: Path) -> None:
+    options = ("--dataset", "spiral", "--model-group", "MLP", "--rounds", "1", "--clients", "3", "--in-process")
+    fedsim("run", "--preset", "fedtgp-table6/scl,cifar100", *options, "--out", tmp_path / "run").succeed()
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert 'margin = "none"' in config and "rounds = 1\n" in config and "beta = 0.1" in config

@@ -1,0 +1,84 @@
+"""`fedsim.run` and `fedsim.load`: the documented example, mistakes, and the rule of imports."""
+
+import re
+from pathlib import Path
+
+import pytest
+from commands import PROJECT, Start
+
+import fedsim
+from fedsim.errors import UnknownName, UserError
+from nodes import api
+
+SLOW_START_SECONDS = 240.0
+"""Each run of the API starts interpreters of its own, which import torch."""
+
+DOCUMENT = PROJECT / "docs" / "python-api.md"
+
+
+@pytest.fixture
+def script(python: Start, tmp_path: Path):
+    """Runs a program as a user would, in a fresh interpreter."""
+
+    def run(text: str) -> str:
+        (tmp_path / "script.py").write_text(text)
+        command = python(tmp_path / "script.py", fresh=True, PYTHONPATH=str(PROJECT))
+        assert command.wait(SLOW_START_SECONDS) == 0, command.stdout + command.stderr
+        return command.stdout
+
+    return run
+
+
+def test_the_documented_example_runs(script, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert len(blocks) == 5
+    output = script("\n".join(blocks))
+    assert "fedtgp on digits, 4 clients, 3 rounds: best accuracy" in output
+    assert "there is no method 'fedtpg'; did you mean fedtgp" in output
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["api-example", "api-tau-10"]
+    loaded = fedsim.load(tmp_path / "runs" / "api-example")
+    assert loaded.best is not None and f"{loaded.best[1]:.1%} in round {loaded.best[0]}" in output
+    assert loaded.summary is not None and loaded.summary["audit_passed"], "a real cluster with real sockets"
+
+
+def test_importing_fedsim_never_loads_what_runs_it(script) -> None:
+    program = (
+        "import importlib, pkgutil, sys, fedsim\n"
+        "light = 'torch' not in sys.modules\n"
+        "for module in pkgutil.walk_packages(fedsim.__path__, 'fedsim.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "print(light, sorted({'nodes', 'protocol', 'zmq', 'msgpack'} & sys.modules.keys()))\n"
+    )
+    assert script(program) == "True []\n"
+
+
+def test_arguments_become_an_experiment() -> None:
+    experiment = api.build(
+        "fedtgp", {"tau": 5}, None, {"rounds": 3, "model_group": "CNN2", "data": {"stratified": True}}
+    )
+    assert (experiment.run.rounds, experiment.model.group, experiment.data.stratified) == (3, "CNN2", True)
+    assert (experiment.method["name"], experiment.method["tau"]) == ("fedtgp", 5)
+    preset = api.build("feddistill", {}, "fedtgp-table10", {"clients": 7})
+    assert (preset.data.dataset, preset.run.clients, preset.method_name) == ("fmnist", 7, "feddistill")
+
+
+def test_mistakes_are_exceptions_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownName, match="no option 'round'; did you mean rounds"):
+        fedsim.run(method="fedtgp", round=3)
+    with pytest.raises(UserError, match=r"run\.rounds = 0 is not valid"):
+        fedsim.run(method="fedtgp", rounds=0)
+    with pytest.raises(UserError, match=r"there is no run folder|is not a run folder"):
+        fedsim.load(tmp_path / "nothing")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_run_itself_refuses_is_an_exception_too(script, tmp_path: Path) -> None:
+    program = (
+        "import fedsim\nfrom fedsim.errors import UserError\n"
+        "options = dict(dataset='spiral', model_group='MLP', clients=3, rounds=1, out='here')\n"
+        "fedsim.run(method='local', in_process=True, **options)\n"
+        "try:\n    fedsim.run(method='local', **options)\nexcept UserError as error:\n    print(error)\n"
+    )
+    output = script(program)
+    assert output == "the results folder here exists already; choose another with --out, or go on with --resume.\n"
