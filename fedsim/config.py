@@ -49,6 +49,9 @@ class Run(Section, frozen=True, kw_only=True):
 class Data(Section, frozen=True, kw_only=True):
     """Which samples, and who holds them."""
 
+    seed: Count = 0
+    """Draws the partition, the public samples and the like; 0: run.seed. Set it to compare several run.seed on one
+    partition, as the papers do; 1 gives the published partitions."""
     dataset: str = "digits"
     data_dir: str = ""
     """Where to look first; then FEDSIM_DATA, the user's cache, system folders, torchvision's download."""

@@ -23,7 +23,8 @@ class Federation:
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
-        self._streams = Streams(experiment.run.seed)
+        self._seed = experiment.data.seed or experiment.run.seed
+        self._streams = Streams(self._seed)
 
     @cached_property
     def _stored(self) -> store.Stored:
@@ -132,7 +133,7 @@ class Federation:
         settings = self.experiment.data
         labels = self.dataset.labels[self._pool_rows]
         # numpy's legacy generator takes 32 bits; the published partitions are those of seed 1.
-        random = np.random.RandomState(self.experiment.run.seed % 2**32)
+        random = np.random.RandomState(self._seed % 2**32)
         parts = []
         for client, rows in enumerate(self._partition(labels, random)):
             if int(settings.train_fraction * len(rows)) == 0:

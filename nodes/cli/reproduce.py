@@ -142,8 +142,8 @@ def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -
     if settings:
         notes.append(f"Changed for all runs: {', '.join(settings)}.")
     notes.append(
-        "Ours: mean and population deviation over seeds of the best round. A seed here also draws the partition, "
-        "which the papers' trials share, so our deviations are larger."
+        "Ours: mean and population deviation over seeds of the best round. All seeds share one partition, as the "
+        "papers' trials do."
     )
     notes += [note for note in (paper.note, table.note) if note]
     title = f"{name}: {table.title} ({label})"

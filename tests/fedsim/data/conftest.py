@@ -19,8 +19,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def federation() -> Callable[..., Federation]:
-    def make(*, clients: int = 4, seed: int = 1, **data: object) -> Federation:
-        return Federation(Experiment(run=Run(clients=clients, seed=seed), data=Data(**data)))
+    def make(*, clients: int = 4, seed: int = 1, data_seed: int = 0, **data: object) -> Federation:
+        return Federation(Experiment(run=Run(clients=clients, seed=seed), data=Data(seed=data_seed, **data)))
 
     return make
 

@@ -36,6 +36,14 @@ def test_a_second_federation_sees_the_same_clients_and_another_seed_others(feder
     assert not np.array_equal(rows_of(first, 4)[0], rows_of(other, 4)[0])
 
 
+def test_the_data_may_have_a_seed_of_their_own(federation):
+    one, two = (federation(seed=seed, public_samples=50) for seed in (1, 2))
+    shared = federation(seed=2, data_seed=1, public_samples=50)
+    rows, wanted, others = (np.concatenate(rows_of(made, 4)).tolist() for made in (shared, one, two))
+    assert rows == wanted != others
+    assert shared.public.indices.tolist() == one.public.indices.tolist() != two.public.indices.tolist()
+
+
 def test_seeds_beyond_numpys_range_are_taken(federation):
     assert sum(map(len, rows_of(federation(seed=2**40 + 7), 4))) == 1797
 
