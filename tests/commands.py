@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psutil
 
 PROJECT = Path(__file__).resolve().parent.parent
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 """How long a test waits for what must come; only a failing test waits that long."""
 
 TINY = (
