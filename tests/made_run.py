@@ -89,6 +89,10 @@ def _records(round: int) -> dict[str, np.ndarray]:
         "global_prototypes": np.array([[0, 0], [1, 1], [2, 2]], np.float32),
         "global_classes": np.arange(3, dtype=np.int64),
         "prototype_scale": np.array(10, np.float32),
+        # As of a method with public samples and a margin for each class; nobody holds class 2 at first.
+        "class_margins": np.array([1 + round, 2, 3 if round else np.nan], np.float32),
+        "public_features": np.array([[0, 0.5], [1, 1.5], [2, 2.5], [0.5, 0]], np.float16) * (1 + round),
+        "public_labels": np.array([0, 1, 2, 0], np.int32),
     }
 
 

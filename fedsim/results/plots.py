@@ -9,6 +9,7 @@ from PIL import Image
 from fedsim.results import (
     accuracy_plots,
     data_plots,
+    distillation_plots,
     drawing,
     ktl_plots,
     metric_plots,
@@ -118,6 +119,19 @@ PLOTS = (
         "Margins by class",
         "Left: of each global prototype. Right: after the last round, beside the largest that any client has.",
         prototype_plots.draw_class_margins,
+        wide=True,
+    ),
+    Plot(
+        "server_margins",
+        "Margins that the server trained with",
+        "One for each class: how far the server's prototype of a class is kept from those of the others.",
+        distillation_plots.draw_server_margins,
+    ),
+    Plot(
+        "public_map",
+        "What the server's model makes of public samples",
+        "t-SNE of its features, coloured by pseudo-label; triangles are the global prototypes.",
+        distillation_plots.draw_public_map,
         wide=True,
     ),
     Plot(

@@ -2,7 +2,7 @@
 
 The map is FedTGP's figure 5: circles are the clients' prototypes, triangles the global ones, colours and numbers
 classes. A margin is the distance of a prototype to the nearest other one, of the same client or among the global
-ones; the margins by class are FedTGP's figure 1, ProtoNorm's figure 5 and FedProtoKD's figure 5.
+ones; the margins by class are FedTGP's figure 1 and ProtoNorm's figure 5.
 
 Dimensions: N prototypes of all clients, n global ones, C classes, K features.
 """
@@ -43,7 +43,7 @@ def draw_map(run: LoadedRun, stem: Path) -> list[Path]:
     for panel, (name, embed) in enumerate((("PCA", pca), ("t-SNE", t_sne))):
         axes = figure.add_subplot(1, 2, panel + 1)
         points_N2 = embed(np.concatenate([vectors_NK, global_nK]))
-        _scatter(axes, points_N2[: len(vectors_NK)], classes_N, points_N2[len(vectors_NK) :], global_n)
+        scatter_classes(axes, points_N2[: len(vectors_NK)], classes_N, points_N2[len(vectors_NK) :], global_n)
         axes.set_title(f"{name}, round {round}")
     return drawing.save(figure, stem)
 
@@ -190,9 +190,10 @@ def class_colour(label: int) -> str:
     return to_hex(hsv_to_rgb((label * 0.618034 % 1.0, 0.75, 0.72)))  # the golden section: neighbours lie far apart
 
 
-def _scatter(
+def scatter_classes(
     axes: Axes, clients_N2: np.ndarray, classes_N: np.ndarray, global_n2: np.ndarray, global_n: np.ndarray
 ) -> None:
+    """Points of samples or clients as circles, global prototypes as triangles with the number of their class."""
     colours = [class_colour(int(label)) for label in classes_N]
     axes.scatter(*clients_N2.T, s=18, c=colours or None, alpha=0.6, linewidths=0)
     colours = [class_colour(int(label)) for label in global_n]

@@ -184,6 +184,8 @@ def test_a_picture_is_a_png_and_an_svg_with_something_on_it(drawn, name):
         ("traffic", {"prototypes", "up 600 B (71.4 %)", "down 2.40 kB (90.9 %)"}),
         ("margins", {"clients, mean", "clients, largest", "global, mean", "global, largest"}),
         ("prototype_map", {"PCA, round 1", "t-SNE, round 1", "0", "1", "2"}),
+        ("server_margins", {"margin ξ of the class", "0", "1", "2"}),
+        ("public_map", {"round 0", "round 1", "0", "1", "2"}),
         ("metrics", {"train loss", "server loss", "first", "end"}),
     ],
 )

@@ -146,7 +146,7 @@ def test_the_whole_config_is_there_with_what_is_not_default_marked(path, page):
 
 def test_the_page_has_all_pictures_and_needs_nothing_else(path, page):
     assert page.figures == len(list((path / "plots").glob("*.svg"))) == len(list((path / "plots").glob("*.png")))
-    assert page.figures == 11
+    assert page.figures == 13
     assert all(target.startswith(("#", "data:")) for target in page.loads)
     assert len(page.ids) == len(set(page.ids)), "ids are unique over all pictures"
     assert {target[1:] for target in page.loads if target.startswith("#")} <= set(page.ids)
@@ -259,7 +259,7 @@ if CHROMIUM:  # without a browser there is nothing to open the page with
         found, console = open_in_browser((path / "report.html").read_text(), tmp_path, width)
         assert console == []
         assert found["content"] == found["inner"] > width - 20, "nothing sticks out at the side"
-        assert len(found["pictures"]) == 11 and min(found["pictures"]) > 0.75 * min(width, 560)
+        assert len(found["pictures"]) == 13 and min(found["pictures"]) > 0.75 * min(width, 560)
         assert found["tables"][:4] == [4, 7, 4, 8]
 
     def test_a_browser_complains_of_what_is_wrong(tmp_path):
