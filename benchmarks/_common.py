@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -33,6 +34,22 @@ def wait_for(processes: list[int]) -> None:
         processes.pop(0)
         if status:
             raise SystemExit(f"a worker {describe_exit(status)}")
+
+
+def best_seconds(candidates: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Of each, the best of several turns that they take by turns. With one thread it is the processor's time, so
+    other work on the machine disturbs none more than the others."""
+    import torch
+
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    best = [float("inf")] * len(candidates)
+    for repeat in range(repeats + 1):
+        for index, candidate in enumerate(candidates):
+            start = clock()
+            candidate()
+            if repeat:  # the first turn warms up
+                best[index] = min(best[index], clock() - start)
+    return best
 
 
 def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

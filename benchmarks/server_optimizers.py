@@ -10,7 +10,6 @@ is the processor's time that is measured. So other work on the machine disturbs 
 """
 
 import argparse
-import time
 from collections.abc import Callable
 
 import torch
@@ -19,6 +18,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks._common import best_seconds
 from fedsim.server_optimizers.prototype_alignment import align
 from fedsim.server_optimizers.tgp import TrainablePrototypes
 
@@ -49,7 +49,7 @@ def _tgp_table(repeats: int, threads: int) -> Table:
         _check_tgp(prototypes_NK, labels_N, num_classes)
         num_steps = epochs * -(-num_prototypes // BATCH_SIZE)
         ours, plain = _fedsim_model(num_classes), PlainModel(num_classes)
-        products, fast, slow = _best_seconds(
+        products, fast, slow = best_seconds(
             [
                 _products(num_classes, num_steps),
                 lambda ours=ours, p=prototypes_NK, y=labels_N, e=epochs: _fit(ours, p, y, e),
@@ -78,7 +78,7 @@ def _alignment_table(repeats: int, threads: int) -> Table:
     for num_classes in PA_SIZES:
         start_CK = torch.randn(num_classes, FEATURE_DIM, generator=torch.Generator().manual_seed(0)) + 1.0
         _check_alignment(start_CK)
-        fast, slow = _best_seconds(
+        fast, slow = best_seconds(
             [
                 lambda start=start_CK: align(start, max_iterations=PA_ITERATIONS, tolerance=0.0),
                 lambda start=start_CK: plain_alignment(start, PA_ITERATIONS),
@@ -92,18 +92,6 @@ def _alignment_table(repeats: int, threads: int) -> Table:
             f"{slow / fast:.1f}×",
         )
     return table
-
-
-def _best_seconds(candidates: list[Callable[[], object]], repeats: int) -> list[float]:
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    best = [float("inf")] * len(candidates)
-    for repeat in range(repeats + 1):
-        for index, candidate in enumerate(candidates):
-            start = clock()
-            candidate()
-            if repeat:  # the first turn warms up
-                best[index] = min(best[index], clock() - start)
-    return best
 
 
 def _uploads(num_classes: int, num_prototypes: int) -> tuple[Tensor, Tensor]:

@@ -36,26 +36,24 @@ Dimensions: B batch, C classes, K features, P prototype, H latent, n classes hel
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from fedsim.class_vectors import ClassMeans, ClassVectors
-from fedsim.config import AboveZero, Count, Fraction, NonNegative, Positive, Section
-from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
+from fedsim.contract import Arrays
+from fedsim.costs import About
 from fedsim.data import Dataset, Subset
 from fedsim.errors import UserError
 from fedsim.evaluation import count_correct, outputs
 from fedsim.knowledge_transfer import arcface_loss, fit_images, simplex_etf, to_bytes, with_noise
 from fedsim.methods import base
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Step, Task, Upload
+from fedsim.methods._fedktl_options import PUBLISHED, Config, contract, cost, rehearsal_sizes, sizes
+from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
 from fedsim.prototypes import stack_uploads
 from fedsim.server_optimizers.feature_transformer import FeatureTransformer
 from fedsim.training import Batch, run_epochs, samples_per_epoch, train_locally
@@ -63,114 +61,32 @@ from fedsim.training import Batch, run_epochs, samples_per_epoch, train_locally
 if TYPE_CHECKING:  # clients share this module, and must not load what only the server needs
     from fedsim.generators import Generator
 
-
-class Published(NamedTuple):
-    """The weights tuned for one kind of generator."""
-
-    transfer_weight: float
-    """μ."""
-    mse_weight: float
-    """λ."""
-    server_lr: float
-    """η_S."""
+ABOUT = About(
+    title="FedKTL",
+    paper="Zhang et al., CVPR 2024",
+    evaluation="largest cosine with the fixed classifier",
+    needs=("images", "an image generator on the server"),
+)
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "cost", "rehearsal_sizes", "sizes"]
 
 
-PUBLISHED = {
-    "stylegan_xl": Published(50.0, 1.0, 0.01),
-    "stylegan": Published(50.0, 0.1, 0.01),
-    "stable_diffusion": Published(100.0, 0.01, 0.1),
-    "tiny": Published(50.0, 1.0, 0.01),
-}
+def check(setting: Setting) -> None:
+    """All that can be wrong but for the generator, which the server opens before any client starts.
 
-
-class Config(Section, frozen=True, kw_only=True):
-    """FedKTL's options."""
-
-    generator: str = "tiny"
-    """tiny (inside the package), a StyleGAN snapshot (.pkl), or the folder of a Stable Diffusion pipeline."""
-    transfer: Literal["pairs", "mix", "none"] = "pairs"
-    """What clients do with generated images. pairs: L^M. mix: train on them as samples of their classes (−Q̄).
-    none: nothing, so nothing is generated and nothing travels (−L^M)."""
-    transfer_weight: NonNegative | Literal["auto"] = "auto"
-    """μ, the weight of L^M; auto: 50, with Stable Diffusion 100."""
-    pairs_from: Literal["prototypes", "labels"] = "prototypes"
-    """labels: C random labels of a conditional generator, drawn once; clients upload nothing (+CS)."""
-    classifier: Literal["etf", "original"] = "etf"
-    """original: the model's own head and cross-entropy; prototypes are features (−ETF)."""
-    etf_dim: Count = 0
-    """P, K in the paper, the size of a prototype; at least C − 1. 0: C."""
-    arcface_scale: AboveZero = 64.0
-    """s of Eq. 1."""
-    arcface_margin: Annotated[float, Meta(ge=0, lt=math.pi)] = 0.5
-    """m of Eq. 1, in radians."""
-    renormalize_prototypes: bool = False
-    """Give the mean of the ETF outputs length one again, as in the published runs."""
-    mmd_weight: NonNegative = 1.0
-    """The weight of L^MMD; 0 is the ablation without it."""
-    mse_weight: NonNegative | Literal["auto"] = "auto"
-    """λ, the weight of L^MSE; auto: 1, with StyleGAN2 and 3 0.1, with Stable Diffusion 0.01."""
-    trainable_centroids: bool = False
-    """Latent centroids are weights trained beside F, as in the published runs, not means of F(P)."""
-    server_epochs: Positive = 100
-    """E_S, epochs over all uploaded prototypes in each round."""
-    server_batch_size: Annotated[int, Meta(ge=2)] = 100
-    """B_S, prototypes per mini-batch on the server; one alone has no variance to normalise by."""
-    server_lr: AboveZero | Literal["auto"] = "auto"
-    """η_S, the learning rate of Adam on the server; auto: 0.01, with Stable Diffusion 0.1."""
-    clip_norm: NonNegative = 100.0
-    """Largest gradient norm of each network, on clients and server; 0: any."""
-    image_dtype: Literal["float32", "uint8"] = "float32"
-    """How images travel; uint8 is a quarter of the bytes and 256 levels."""
-    noisy_prototypes: bool = False
-    """Clients add noise to what they upload (NC)."""
-    noisy_pairs: bool = False
-    """The server adds noise to images and latents (NG)."""
-    vector_noise: AboveZero = 0.05
-    """s, the standard deviation of noise on prototypes and latents."""
-    image_noise: AboveZero = 0.2
-    """s of noise on images, whose values lie in [−1, 1]."""
-    noise_coefficient: Fraction = 0.2
-    """p, the share by which noise fades what it is added to."""
-
-    def __post_init__(self) -> None:
-        if self.etf_dim and self.classifier == "original":
-            raise UserError(
-                f"method.etf_dim = {self.etf_dim} needs method.classifier = etf; leave one of them out."
-            )
-
-    @property
-    def uploads(self) -> bool:
-        """Whether the server learns from prototypes."""
-        return self.transfer != "none" and self.pairs_from == "prototypes"
-
-    @property
-    def kind(self) -> str:
-        """Of generator, as far as its name tells. Clients know no more of it."""
-        if self.generator in ("", "tiny"):
-            return "tiny"
-        return "stylegan" if Path(self.generator).suffix == ".pkl" else "stable_diffusion"
-
-    @property
-    def mu(self) -> float:
-        """μ as a number."""
-        return PUBLISHED[self.kind].transfer_weight if self.transfer_weight == "auto" else self.transfer_weight
-
-    def prototype_dim(self, task: Task) -> int:
-        """P."""
-        return task.feature_dim if self.classifier == "original" else self.etf_dim or task.num_classes
-
-
-def contract(config: Config) -> Contract:
-    if config.transfer == "none":
-        return Contract()
-    generated = {"images": Field(Payload.IMAGES, "C ch h w", config.image_dtype)}
-    if config.transfer == "pairs":
-        generated["latents"] = Field(Payload.LATENTS, "C H")
-    if not config.uploads:
-        return Contract(setup_down=generated)
-    size = "K" if config.classifier == "original" else config.etf_dim or "C"
-    up = {"prototypes": Field(Payload.PROTOTYPES, f"n {size}"), "class_ids": class_ids("n")}
-    return Contract(up=up, down=generated)
+    Clients are forked from where this runs, so it must not load what they must not have.
+    """
+    config, task = setting.config, setting.task
+    least = task.num_classes - 1
+    if config.etf_dim and config.etf_dim < least:
+        raise UserError(
+            f"method.etf_dim = {config.etf_dim} is too small for {task.num_classes} classes; "
+            f"give at least {least}, or 0 for {task.num_classes}."
+        )
+    if config.transfer != "none" and len(task.input_shape) != 3:
+        raise UserError(
+            f"fedktl needs images, but a sample of this data set is {task.input_shape[0]} numbers; "
+            "choose another data set or method."
+        )
 
 
 # ------------------------------------------------------------------------------------------------ client
@@ -322,7 +238,6 @@ class Server(base.Server):
     def __init__(self, context: ServerContext):
         super().__init__(context)
         self.config: Config = context.config
-        check_etf(self.config, context.task)
         self.transformer: FeatureTransformer | None = None
         self.labelled_records: Arrays = {}
         if self.config.transfer == "none":
@@ -404,29 +319,8 @@ class Server(base.Server):
         return down, {"images": pixels}
 
 
-def check(config: Config, task: Task) -> None:
-    """All that can be wrong with these options for this task; loads the generator to see whether it fits."""
-    check_etf(config, task)
-    if config.transfer != "none":
-        open_generator(config, task, torch.device("cpu"))
-
-
-def check_etf(config: Config, task: Task) -> None:
-    least = task.num_classes - 1
-    if config.etf_dim and config.etf_dim < least:
-        raise UserError(
-            f"method.etf_dim = {config.etf_dim} is too small for {task.num_classes} classes; "
-            f"give at least {least}, or 0 for {task.num_classes}."
-        )
-
-
 def open_generator(config: Config, task: Task, device: torch.device) -> Generator:
     """The server's generator, or the reason why its images are of no use to these clients."""
-    if len(task.input_shape) != 3:
-        raise UserError(
-            f"fedktl needs images, but a sample of this data set is {task.input_shape[0]} numbers; "
-            "choose another data set or method."
-        )
     from fedsim import generators
 
     source = generators.load(config.generator, device)

@@ -10,6 +10,9 @@ The centroid of a class is the mean of F over all of its prototypes. It is taken
 differentiated: over all prototypes the derivative through the mean is zero. F ends in a linear layer, so the mean
 is taken before that layer, of P numbers and not of H.
 
+The gradients are written out by hand: half the time of autograd, which keeps a trace of every exponential and
+differentiates κ(W, W), a constant. The tests compare them with autograd.
+
 Dimensions: B batch, C classes, P prototype, H latent, N uploaded prototypes.
 """
 
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, mse_loss, relu
+from torch.nn.functional import relu
 
 from fedsim.class_vectors import ClassMeans, ClassVectors
 from fedsim.threads import one_thread
@@ -88,6 +91,7 @@ class FeatureTransformer(nn.Module):
     def forward(self, prototypes_NP: Tensor) -> Tensor:
         return self.output(relu(self.norm(self.hidden(prototypes_NP))))
 
+    @torch.no_grad()
     def fit(
         self,
         prototypes_NP: Tensor,
@@ -107,57 +111,37 @@ class FeatureTransformer(nn.Module):
         `generator` (on the CPU) draws the order of every epoch. Adam is made anew, so it has no memory of earlier
         fits. A batch of one has no variance to normalise by and is left out.
         """
-        groups = [[*self.hidden.parameters(), *self.norm.parameters(), *self.output.parameters()]]
-        if self.trainable_centroids:
-            groups.append([self.centroids_CH])
-        optimizer = torch.optim.Adam([weight for group in groups for weight in group], lr=lr)
-
-        def step(rows_B: Tensor, valid_BH: Tensor) -> Tensor:
-            targets_CH = self._targets(prototypes_NP, labels_N)
-            latents_BH = self(prototypes_NP[rows_B])
-            mmd = squared_mmd(latents_BH, valid_BH)
-            mse = mse_loss(latents_BH, targets_CH[labels_N[rows_B]])
-            optimizer.zero_grad(set_to_none=True)
-            (mmd_weight * mmd + mse_weight * mse).backward()
-            if clip_norm:
-                for group in groups:
-                    nn.utils.clip_grad_norm_(group, clip_norm)
-            optimizer.step()
-            return torch.stack([mmd.detach(), mse.detach()])
-
-        def epoch() -> Tensor:
-            """The mean losses, (2,)."""
-            order_N = torch.randperm(len(labels_N), generator=generator).to(labels_N.device)
-            # One draw an epoch: a mapping network is as quick for many as for a batch.
-            valid_NH = draw_valid(len(labels_N))
-            batches = zip(order_N.split(batch_size), valid_NH.split(batch_size), strict=True)
-            usable = [batch for batch in batches if len(batch[0]) > 1]
-            sizes = valid_NH.new_tensor([len(rows_B) for rows_B, _ in usable])
-            return sizes @ torch.stack([step(*batch) for batch in usable]) / sizes.sum()
-
-        first = last = torch.zeros(2)
+        step = _Step(
+            self,
+            prototypes_NP,
+            labels_N,
+            lr=lr,
+            mmd_weight=mmd_weight,
+            mse_weight=mse_weight,
+            clip_norm=clip_norm,
+        )
+        reported = {0: torch.zeros(2), epochs - 1: torch.zeros(2)}
         self.train()
         with one_thread(batch_size * self.output.out_features < LARGE_BATCH):
-            for number in range(epochs if len(labels_N) > 1 else 0):
-                last = epoch()
-                first = last if number == 0 else first
+            for epoch in range(epochs if len(labels_N) > 1 else 0):
+                order_N = torch.randperm(len(labels_N), generator=generator).to(labels_N.device)
+                # One draw an epoch: a mapping network is as quick for many as for a batch.
+                valid_NH = draw_valid(len(labels_N))
+                batches = zip(order_N.split(batch_size), valid_NH.split(batch_size), strict=True)
+                usable = [batch for batch in batches if len(batch[0]) > 1]
+                self.norm.num_batches_tracked += len(usable)
+                if epoch in reported:
+                    sizes = valid_NH.new_tensor([len(rows_B) for rows_B, _ in usable])
+                    losses = torch.stack([step(*batch, wants_losses=True) for batch in usable])
+                    reported[epoch] = sizes @ losses / sizes.sum()
+                else:
+                    for batch in usable:
+                        step(*batch)
         self.eval()
         if not self.trainable_centroids:
             self._keep_means(prototypes_NP, labels_N)
-        return Fit(*first.tolist(), *last.tolist())
+        return Fit(*reported[0].tolist(), *reported[epochs - 1].tolist())
 
-    def _targets(self, prototypes_NP: Tensor, labels_N: Tensor) -> Tensor:
-        """What Eq. 2 pulls the latents of each class to, (C, H)."""
-        if self.trainable_centroids:
-            return self.centroids_CH
-        with torch.no_grad():
-            # Normalised as F is while it trains, but over all prototypes and without a trace in its statistics.
-            hidden_NP = batch_norm(
-                self.hidden(prototypes_NP), None, None, self.norm.weight, self.norm.bias, training=True
-            )
-            return self.output(self._class_means(relu(hidden_NP), labels_N).vectors_CK)
-
-    @torch.no_grad()
     def _keep_means(self, prototypes_NP: Tensor, labels_N: Tensor) -> None:
         """The centroids in evaluation mode. Classes without a prototype keep theirs."""
         means = self._class_means(relu(self.norm(self.hidden(prototypes_NP))), labels_N)
@@ -167,3 +151,102 @@ class FeatureTransformer(nn.Module):
         means = ClassMeans(len(self.centroids_CH), hidden_NP.shape[1], hidden_NP.device)
         means.add(hidden_NP, labels_N)
         return means.means()
+
+
+class _Step:
+    """One step of Adam on a mini-batch. Called without gradients being recorded."""
+
+    def __init__(
+        self,
+        model: FeatureTransformer,
+        prototypes_NP: Tensor,
+        labels_N: Tensor,
+        *,
+        lr: float,
+        mmd_weight: float,
+        mse_weight: float,
+        clip_norm: float,
+    ):
+        self.model, self.prototypes_NP, self.labels_N = model, prototypes_NP, labels_N
+        self.mmd_weight, self.mse_weight, self.clip_norm = mmd_weight, mse_weight, clip_norm
+        networks = [[model.hidden.weight, model.norm.weight, model.norm.bias, *model.output.parameters()]]
+        if model.trainable_centroids:
+            networks.append([model.centroids_CH])
+        self.networks = [_as_one_weight(network) for network in networks]
+        self.optimizer = torch.optim.Adam(self.networks, lr=lr)
+
+    def __call__(self, rows_B: Tensor, valid_BH: Tensor, wants_losses: bool = False) -> Tensor | None:
+        """Returns (MMD², MSE) from before the step if wanted, (2,)."""
+        model, labels_B = self.model, self.labels_N[rows_B]
+        hidden, norm, output = model.hidden, model.norm, model.output
+        linear_NP = self.prototypes_NP @ hidden.weight.T
+        linear_BP = linear_NP[rows_B]
+        normal_BP, means_P, inverse_stds_P = torch.native_batch_norm(
+            linear_BP, norm.weight, norm.bias, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps
+        )
+        active_BP = normal_BP.relu_()
+        latents_BH = output(active_BP)
+        targets_CH = model.centroids_CH if model.trainable_centroids else self._means(linear_NP)
+        differences_BH = latents_BH - targets_CH[labels_B]
+        losses_2 = None
+        if wants_losses:
+            losses_2 = torch.stack([squared_mmd(latents_BH, valid_BH), differences_BH.square().mean()])
+
+        grad_BH = differences_BH.mul_(2 * self.mse_weight / differences_BH.numel())
+        if model.trainable_centroids:
+            model.centroids_CH.grad.zero_().index_add_(0, labels_B, grad_BH, alpha=-1)
+        _add_mmd_gradient(grad_BH, latents_BH, valid_BH, self.mmd_weight)
+        torch.mm(grad_BH.T, active_BP, out=output.weight.grad)
+        torch.sum(grad_BH, 0, out=output.bias.grad)
+        # ReLU leaves nothing negative, so its sign says where it let through.
+        grad_BP = torch.mm(grad_BH, output.weight).mul_(active_BP.sign())
+        grad_BP, grad_scale_P, grad_shift_P = torch.ops.aten.native_batch_norm_backward(
+            *(grad_BP, linear_BP, norm.weight, None, None, means_P, inverse_stds_P),
+            *(True, norm.eps, (True, True, True)),
+        )
+        norm.weight.grad.copy_(grad_scale_P)
+        norm.bias.grad.copy_(grad_shift_P)
+        torch.mm(grad_BP.T, self.prototypes_NP[rows_B], out=hidden.weight.grad)
+        if self.clip_norm:
+            for network in self.networks:
+                network.grad.mul_((self.clip_norm / (network.grad.norm() + 1e-6)).clamp_max_(1.0))
+        self.optimizer.step()
+        return losses_2
+
+    def _means(self, linear_NP: Tensor) -> Tensor:
+        """The mean of F in each class, (C, H); normalised as F is while it trains, but over all prototypes and
+        without a trace in its statistics."""
+        norm = self.model.norm
+        normal_NP = torch.native_batch_norm(linear_NP, norm.weight, norm.bias, None, None, True, 0.0, norm.eps)[0]
+        return self.model.output(self.model._class_means(normal_NP.relu_(), self.labels_N).vectors_CK)
+
+
+def _add_mmd_gradient(grad_BH: Tensor, latents_BH: Tensor, valid_BH: Tensor, weight: float) -> None:
+    """Adds weight · ∂MMD²/∂x of every latent x.
+
+    With κ' = ∂κ/∂‖x − y‖², negative for the y of W: 4/B² Σ_y κ'(x, y) (x − y), y over the latents and W.
+    """
+    num = len(latents_BH)
+    both_2BH = torch.cat([latents_BH, valid_BH])
+    squares_2B = torch.linalg.vecdot(both_2BH, both_2BH)
+    distances_B2B = torch.addmm(squares_2B, latents_BH, both_2BH.T, alpha=-2)
+    distances_B2B.add_(squares_2B[:num, None]).clamp_min_(0)
+    slopes_B2B = torch.zeros_like(distances_B2B)
+    for variance in KERNEL_VARIANCES:
+        slopes_B2B.add_((distances_B2B * (-0.5 / variance)).exp_(), alpha=-0.5 / variance)
+    slopes_B2B[:, num:].neg_()
+    factor = 4 * weight / num**2
+    grad_BH.addcmul_(latents_BH, slopes_B2B.sum(dim=1, keepdim=True), value=factor)
+    grad_BH.addmm_(slopes_B2B, both_2BH, alpha=-factor)
+
+
+def _as_one_weight(weights: list[nn.Parameter]) -> nn.Parameter:
+    """One vector, of which all weights of a network become parts, and their gradients parts of its gradient: Adam
+    and clipping then have one thing to do and not five small ones."""
+    whole = nn.Parameter(torch.cat([weight.detach().reshape(-1) for weight in weights]))
+    whole.grad = torch.zeros_like(whole)
+    sizes = [weight.numel() for weight in weights]
+    parts = zip(whole.detach().split(sizes), whole.grad.split(sizes), strict=True)
+    for weight, (values, gradient) in zip(weights, parts, strict=True):
+        weight.data, weight.grad = values.view_as(weight), gradient.view_as(weight)
+    return whole

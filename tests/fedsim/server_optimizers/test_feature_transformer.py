@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-from fedsim.server_optimizers.feature_transformer import FeatureTransformer, squared_mmd
+from fedsim.server_optimizers.feature_transformer import FeatureTransformer, _add_mmd_gradient, squared_mmd
 
 NUM_CLASSES, PROTOTYPE_DIM, LATENT_DIM = 4, 3, 6
 
@@ -79,6 +79,18 @@ def test_gradient_of_mmd():
     ours = torch.randn(4, 3, generator=draw, dtype=torch.float64, requires_grad=True)
     valid = torch.randn(4, 3, generator=draw, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda x: squared_mmd(x, valid), ours)
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
+def test_gradient_of_mmd_by_hand(spread):
+    draw = generator()
+    ours = (spread * torch.randn(7, 3, generator=draw, dtype=torch.float64)).requires_grad_()
+    valid = torch.randn(7, 3, generator=draw, dtype=torch.float64)
+    (2.5 * squared_mmd(ours, valid)).backward()
+    with torch.no_grad():
+        by_hand = torch.ones_like(ours)
+        _add_mmd_gradient(by_hand, ours, valid, 2.5)
+    torch.testing.assert_close(by_hand - 1, ours.grad, rtol=1e-9, atol=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------------- F

@@ -138,7 +138,9 @@ def dense(random: torch.Generator, num_in: int, num_out: int, activation: str = 
     )
 
 
-def mapping(random: torch.Generator, num_ws: int, num_labels: int = 0, *, family: str = "stylegan3"):
+def mapping(
+    random: torch.Generator, num_ws: int, num_labels: int = 0, *, family: str = "stylegan3", hidden: int = 8
+):
     modules, attributes, width = {}, {"embed": None}, Z_DIM
     w_avg_shape = [W_DIM]
     if num_labels and family == "xl":
@@ -149,8 +151,8 @@ def mapping(random: torch.Generator, num_ws: int, num_labels: int = 0, *, family
         modules = {"embed": dense(random, num_labels, W_DIM)}
         attributes, width = {}, Z_DIM + W_DIM
     modules |= {
-        "fc0": dense(random, width, 8, "lrelu", rate=0.01),
-        "fc1": dense(random, 8, W_DIM, "lrelu", rate=0.01),
+        "fc0": dense(random, width, hidden, "lrelu", rate=0.01),
+        "fc1": dense(random, hidden, W_DIM, "lrelu", rate=0.01),
     }
     return Network(
         "MappingNetwork",
@@ -197,9 +199,18 @@ def layer(random: torch.Generator, num_in: int, num_out: int, kernel: int, **opt
 
 
 def stylegan3(
-    seed: int = 0, num_labels: int = 0, *, kernel: int = 3, radial: bool = False, family: str = "stylegan3"
+    seed: int = 0,
+    num_labels: int = 0,
+    *,
+    kernel: int = 3,
+    radial: bool = False,
+    family: str = "stylegan3",
+    mapping_hidden: int = 8,
 ) -> Network:
-    """Input of 14² samples, one layer of the same rate, one that doubles it and crops to 8², colours."""
+    """Input of 14² samples, one layer of the same rate, one that doubles it and crops to 8², colours.
+
+    `mapping_hidden` makes the network as large as one likes without making its images slower.
+    """
     random = torch.Generator().manual_seed(seed)
     # Sizes by hand, for kernel 3: 14 + 2, ×2 = 32, + 9 + 8 − 11 = 38, − 11 = 27, halved 14.
     # Then 14 + 2, ×4 = 64, − 9 − 5 − 23 = 27, − 11 = 16, halved 8.
@@ -238,7 +249,7 @@ def stylegan3(
         img_channels=3,
         output_scale=0.25,
     )
-    return _generator(random, synthesis, 4, num_labels, family)
+    return _generator(synthesis, mapping(random, 4, num_labels, family=family, hidden=mapping_hidden))
 
 
 def stylegan2(seed: int = 0, num_labels: int = 0) -> Network:
@@ -299,17 +310,17 @@ def stylegan2(seed: int = 0, num_labels: int = 0) -> Network:
         w_dim=W_DIM,
         img_channels=3,
     )
-    return _generator(random, synthesis, 4, num_labels, "stylegan2")
+    return _generator(synthesis, mapping(random, 4, num_labels, family="stylegan2"))
 
 
-def _generator(random: torch.Generator, synthesis: Network, num_ws: int, num_labels: int, family: str) -> Network:
+def _generator(synthesis: Network, mapping: Network) -> Network:
     return Network(
         "Generator",
-        modules={"synthesis": synthesis, "mapping": mapping(random, num_ws, num_labels, family=family)},
+        modules={"synthesis": synthesis, "mapping": mapping},
         z_dim=Z_DIM,
         w_dim=W_DIM,
-        c_dim=num_labels,
-        num_ws=num_ws,
+        c_dim=mapping["c_dim"],
+        num_ws=mapping["num_ws"],
         img_resolution=8,
         img_channels=3,
     )

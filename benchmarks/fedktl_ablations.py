@@ -1,0 +1,122 @@
+"""FedKTL against itself with one part removed at a time: table 7 of its paper, on a small real setting.
+
+    python -m benchmarks.fedktl_ablations [--dataset fmnist] [--samples-per-class 160] [--seeds 1 2 3]
+
+Accuracies are pooled over all clients, in per cent, mean ± standard deviation over the seeds: of the best round,
+which is what the papers report, and of the last three rounds together, where a lucky round counts little. A seed
+draws partition, weights and all else, so runs of one seed differ in the removed part alone; `difference` is that
+to the full method in the last three rounds.
+
+Runs that are finished are not run again, so an interrupted comparison goes on where it was.
+"""
+
+import argparse
+import shutil
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks._common import show
+from fedsim import config
+from fedsim.results.folder import RunFolder
+from nodes.inprocess import run_in_process
+
+LAST_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Variant:
+    title: str
+    published: float
+    """Table 7: Tiny-ImageNet, StyleGAN-XL, 20 clients with eight architectures."""
+    options: dict[str, Any]
+
+
+VARIANTS = {
+    "full": Variant("FedKTL", 28.17, {}),
+    "no_pairs": Variant("−L^M", 24.39, {"transfer": "none"}),
+    "no_mse": Variant("−L^MSE", 21.70, {"mse_weight": 0.0}),
+    "no_mmd": Variant("−L^MMD", 20.14, {"mmd_weight": 0.0}),
+    "no_etf": Variant("−ETF", 21.02, {"classifier": "original"}),
+    "mix": Variant("−Q̄", 20.69, {"transfer": "mix"}),
+    "labels": Variant("+CS", 24.13, {"pairs_from": "labels"}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", default="fmnist")
+    parser.add_argument("--data-dir", default="")
+    parser.add_argument("--samples-per-class", type=int, default=160)
+    parser.add_argument("--train-fraction", type=float, default=0.25, help="few to learn from, many to tell apart")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--beta", type=float, default=0.1, help="concentration of the Dirichlet partition")
+    parser.add_argument("--model-group", default="CNN2,CNN4,CNN6,CNN8")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--local-epochs", type=int, default=5, help="h' starts anew in each round and needs steps")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--out", type=Path, default=Path("runs/fedktl-ablations"))
+    given = parser.parse_args()
+    names = ["full", *(name for name in given.variants if name != "full")]
+    # Seed by seed: an interrupted comparison has all variants of the first ones.
+    curves = {(name, seed): accuracies(name, seed, given) for seed in given.seeds for name in names}
+    rows = []
+    for name in names:
+        variant = VARIANTS[name]
+        best = [max(curves[name, seed]) for seed in given.seeds]
+        late = [_late(curves[name, seed]) for seed in given.seeds]
+        differences = [_late(curves[name, seed]) - _late(curves["full", seed]) for seed in given.seeds]
+        difference = "" if name == "full" else _spread(differences, "+")
+        rows.append((variant.title, _spread(best), _spread(late), difference, f"{variant.published:.2f}"))
+    title = (
+        f"{given.dataset}, {given.samples_per_class} samples a class, {given.train_fraction:.0%} for training, "
+        f"{given.clients} clients, Dirichlet {given.beta}, {given.model_group}, {given.rounds} rounds of "
+        f"{given.local_epochs} epochs, {len(given.seeds)} seeds"
+    )
+    show(title, ("variant", "best round", f"last {LAST_ROUNDS} rounds", "difference", "table 7"), rows)
+
+
+def accuracies(name: str, seed: int, given: argparse.Namespace) -> list[float]:
+    """Round by round."""
+    data = {"dataset": given.dataset, "data_dir": given.data_dir, "samples_per_class": given.samples_per_class}
+    experiment = config.build(
+        [
+            {
+                "run": {"clients": given.clients, "rounds": given.rounds, "seed": seed},
+                "data": {**data, "train_fraction": given.train_fraction, "beta": given.beta},
+                "model": {"group": given.model_group},
+                "train": {"local_epochs": given.local_epochs},
+                "method": {"name": "fedktl", **VARIANTS[name].options},
+                "cluster": {"server_threads": 1},
+            }
+        ]
+    )
+    path = given.out / f"{name}-{seed}"
+    if path.exists() and RunFolder.open(path).summary() is None:
+        shutil.rmtree(path)  # it was interrupted
+    if not path.exists():
+        run_in_process(RunFolder.create(path, experiment))
+    folder = RunFolder.open(path)
+    if folder.experiment() != experiment:
+        raise SystemExit(f"{path} is a run of another setting; choose another folder with --out.")
+    curve = list((folder.summary() or {})["accuracy_by_round"].values())
+    print(f"{name}, seed {seed}: best {100 * max(curve):.2f}, last {100 * _late(curve):.2f}", flush=True)
+    return curve
+
+
+def _late(curve: list[float]) -> float:
+    return statistics.fmean(curve[-LAST_ROUNDS:])
+
+
+def _spread(shares: list[float], sign: str = "") -> str:
+    deviation = statistics.stdev(shares) if len(shares) > 1 else 0.0
+    return f"{100 * statistics.fmean(shares):{sign}.2f} ± {100 * deviation:.2f}"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
