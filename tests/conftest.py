@@ -1,11 +1,16 @@
 """Fixtures for tests that run whole commands: one preloaded parent, a cache of its own, tiny experiments."""
 
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 from commands import TINY, Run, Shell, Start, address_of, start_run
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that: no test could
+# then interrupt a command.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
