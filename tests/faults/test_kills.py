@@ -52,6 +52,8 @@ def test_nothing_survives_a_launcher_that_had_stopped_reading(running: Callable[
     wait_for(no_longer_grows, "the server writes on although nobody reads its events")
     run.command.send(signal.SIGKILL)
     run.command.wait_until_gone()
+    assert run.command.wait() == -signal.SIGKILL
+    assert not run.command.alive()
 
 
 def test_a_killed_server_is_named_and_takes_everything_with_it(running: Callable[..., Run]) -> None:

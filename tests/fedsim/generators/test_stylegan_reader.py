@@ -31,14 +31,14 @@ def in_an_empty_folder(tmp_path_factory, monkeypatch):
     assert not list(folder.iterdir())
 
 
-def refused(path, *words: str) -> None:
+def refusal(path) -> str:
+    """Why a file is refused: the part of the sentence that differs from file to file."""
     with pytest.raises(UserError) as caught:
         load(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path} is not a StyleGAN snapshot that can be used: ")
-    assert message.endswith("; nothing in it was run.")
-    for word in words:
-        assert word in message, message
+    sentence = str(caught.value)
+    beginning, end = f"{path} is not a StyleGAN snapshot that can be used: ", "; nothing in it was run."
+    assert sentence.startswith(beginning) and sentence.endswith(end), sentence
+    return sentence.removeprefix(beginning).removesuffix(end)
 
 
 def raw(tmp_path, content: bytes):
@@ -112,7 +112,8 @@ def test_foreign_calls_are_refused(tmp_path, place):
         others["D"] = Hostile()
     else:
         generator.state["extra"] = Hostile()
-    refused(snapshots.write(tmp_path / "file.pkl", generator, **others), f"{os.mkdir.__module__}.mkdir")
+    path = snapshots.write(tmp_path / "file.pkl", generator, **others)
+    assert f"{os.mkdir.__module__}.mkdir" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_foreign_calls_are_refused(tmp_path, place):
 def test_names_outside_networks_are_refused(tmp_path, module, name):
     generator = snapshots.stylegan3()
     generator.state["extra"] = Call(module, name, f"__import__('os').mkdir('{MARK}')")
-    refused(snapshots.write(tmp_path / "file.pkl", generator), f"{module}.{name}")
+    assert f"{module}.{name}" in refusal(snapshots.write(tmp_path / "file.pkl", generator))
 
 
 @pytest.mark.parametrize(
@@ -145,14 +146,15 @@ def test_names_outside_networks_are_refused(tmp_path, module, name):
 def test_names_of_known_packages_do_nothing_and_are_refused_in_the_generator(tmp_path, call):
     generator = snapshots.stylegan3()
     generator["mapping"].state["extra"] = call
-    refused(snapshots.write(tmp_path / "file.pkl", generator), ".".join(call.function), "does not know")
+    reason = refusal(snapshots.write(tmp_path / "file.pkl", generator))
+    assert ".".join(call.function) in reason and "does not know" in reason
 
 
 def test_dill_cannot_fetch_a_function(tmp_path):
     generator = snapshots.stylegan3()
     function = Call("dill._dill", "_get_attr", Call("dill._dill", "_import_module", "os"), "mkdir")
     generator.state["extra"] = function
-    refused(snapshots.write(tmp_path / "file.pkl", generator), "os.mkdir")
+    assert "os.mkdir" in refusal(snapshots.write(tmp_path / "file.pkl", generator))
 
 
 def legacy_storage(count: int, data: bytes, description: object = None) -> bytes:
@@ -198,7 +200,8 @@ def test_a_storage_written_by_hand_is_read(tmp_path):
     ],
 )
 def test_bytes_that_are_no_weights_are_refused(tmp_path, content, words):
-    refused(snapshots.write(tmp_path / "file.pkl", with_bias(content)), "G_ema.synthesis.L2.bias", words)
+    reason = refusal(snapshots.write(tmp_path / "file.pkl", with_bias(content)))
+    assert "G_ema.synthesis.L2.bias" in reason and words in reason
 
 
 def test_a_snapshot_cannot_change_the_reader(tmp_path):
@@ -206,9 +209,9 @@ def test_a_snapshot_cannot_change_the_reader(tmp_path):
     for name in ("_reconstruct_persistent_obj", "_rebuild_tensor_v2"):
         module = "torch_utils.persistence" if name.startswith("_reconstruct") else "torch._utils"
         poison = b"\x80\x04" + f"c{module}\n{name}\n".encode() + b"N}\x8c\x05_callN\x8c\x08__call__Nu\x86b."
-        refused(raw(tmp_path, poison))
+        assert refusal(raw(tmp_path, poison))
     for name in ("numpy\nndarray", "collections\nOrderedDict", "torch.nn.modules.sparse\nEmbedding"):
-        refused(raw(tmp_path, b"\x80\x04c" + name.encode() + b"\nN}\x8c\x08__init__Ns\x86b."))
+        assert refusal(raw(tmp_path, b"\x80\x04c" + name.encode() + b"\nN}\x8c\x08__init__Ns\x86b."))
     assert load(snapshots.write(tmp_path / "good.pkl", snapshots.stylegan3())).latent_dim == snapshots.W_DIM
 
 
@@ -238,21 +241,22 @@ def test_the_state_of_a_tensor_cannot_be_written_afterwards(tmp_path):
     ],
 )
 def test_other_files_are_refused_with_a_reason(tmp_path, content, words):
-    refused(raw(tmp_path, content), words)
+    assert words in refusal(raw(tmp_path, content))
 
 
 def test_another_version_of_the_format_is_refused(tmp_path):
     generator = snapshots.stylegan3()
     generator.version = 7
-    refused(snapshots.write(tmp_path / "file.pkl", generator), "version 7", "only 6 is known")
+    reason = refusal(snapshots.write(tmp_path / "file.pkl", generator))
+    assert "version 7" in reason and "only 6 is known" in reason
 
 
 def test_an_unknown_structure_is_named(tmp_path):
     generator = Network("FastGAN", modules={"init": Network("InitLayer"), "main": Network("Main")})
-    refused(snapshots.write(tmp_path / "file.pkl", generator), "a FastGAN made of init, main")
+    assert "a FastGAN made of init, main" in refusal(snapshots.write(tmp_path / "file.pkl", generator))
     generator = snapshots.stylegan3()
     generator.state["_modules"]["synthesis"] = Network("Decoder", modules={"up": Network("Up")})
-    refused(snapshots.write(tmp_path / "file.pkl", generator), "a Decoder made of up")
+    assert "a Decoder made of up" in refusal(snapshots.write(tmp_path / "file.pkl", generator))
 
 
 @pytest.mark.parametrize(
@@ -276,26 +280,27 @@ def test_an_unknown_structure_is_named(tmp_path):
 def test_parts_that_do_not_fit_are_named(tmp_path, path, name, value, words):
     generator = snapshots.stylegan3()
     generator[path].state[name] = value
-    refused(snapshots.write(tmp_path / "file.pkl", generator), words)
+    assert words in refusal(snapshots.write(tmp_path / "file.pkl", generator))
 
 
 def test_only_the_skip_architecture_of_stylegan2_is_known(tmp_path):
     generator = snapshots.stylegan2()
     generator["synthesis.b8"].state["architecture"] = "resnet"
-    refused(snapshots.write(tmp_path / "file.pkl", generator), "G_ema.synthesis.b8", "'resnet'")
+    reason = refusal(snapshots.write(tmp_path / "file.pkl", generator))
+    assert "G_ema.synthesis.b8" in reason and "'resnet'" in reason
 
 
 def test_a_damaged_index_does_not_fill_the_memory(tmp_path):
     """LONG_BINPUT of 2³² − 2: the unpickler in C would make a table of 64 GiB. BYTEARRAY8 of as many bytes."""
-    refused(raw(tmp_path, b"\x80\x04]r\xfe\xff\xff\xff."), "it holds a list")
-    refused(raw(tmp_path, b"\x80\x05\x96" + struct.pack("<Q", 2**36) + b"short"), "damaged")
+    assert "it holds a list" in refusal(raw(tmp_path, b"\x80\x04]r\xfe\xff\xff\xff."))
+    assert "damaged" in refusal(raw(tmp_path, b"\x80\x05\x96" + struct.pack("<Q", 2**36) + b"short"))
 
 
 def test_registered_names_are_refused(tmp_path):
     """EXT1 looks its number up in a table of the process, not by name."""
     copyreg.add_extension("os", "mkdir", 200)
     try:
-        refused(raw(tmp_path, b"\x80\x04\x82\xc8\x8c\x03" + MARK.encode() + b"\x85R."), "under 200")
+        assert "under 200" in refusal(raw(tmp_path, b"\x80\x04\x82\xc8\x8c\x03" + MARK.encode() + b"\x85R."))
     finally:
         copyreg.remove_extension("os", "mkdir", 200)
 
@@ -307,7 +312,7 @@ def test_an_endless_text_is_cut(tmp_path):
         nested = [nested, nested]
     generator = snapshots.stylegan3()
     generator["synthesis"].state["output_scale"] = nested
-    refused(snapshots.write(tmp_path / "file.pkl", generator), "G_ema.synthesis.output_scale is [[")
+    assert "G_ema.synthesis.output_scale is [[" in refusal(snapshots.write(tmp_path / "file.pkl", generator))
 
 
 FAMILIES = {"stylegan2": snapshots.stylegan2, "stylegan3": snapshots.stylegan3}
