@@ -45,6 +45,10 @@ class Run(Section, frozen=True, kw_only=True):
     rehearsal: bool = False
     """Send messages of the real shapes without training: measures what a round costs, and nothing else."""
 
+    def is_evaluated(self, round: int) -> bool:
+        """Whether clients evaluate in this round; the one after the last training always is."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
 
 class Data(Section, frozen=True, kw_only=True):
     """Which samples, and who holds them."""

@@ -72,6 +72,11 @@ def class_ids(letter: str = "n") -> Field:
     return Field(Payload.INDEX, letter, "int32")
 
 
+def sample_ids(letter: str) -> Field:
+    """The companion of an array with one row per public sample: which of them each row is."""
+    return Field(Payload.INDEX, letter, "int32")
+
+
 @dataclass(frozen=True)
 class Contract:
     """Everything a method may send. `setup_*` travels once, before the first round."""

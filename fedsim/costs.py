@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim import methods
 from fedsim.data import Subset
 from fedsim.methods.base import Setting
 from fedsim.training import samples_per_epoch
@@ -78,11 +77,9 @@ def pretty(formula: str) -> str:
 
 def letters_of(setting: Setting) -> dict[str, int]:
     """All letters that a method's formulae may use in this setting."""
-    module = methods.load(setting.experiment.method_name)
     covered = [classes_covered(setting, client) for client in range(setting.task.num_clients)]
     held = {"ΣC": sum(map(len, covered)), "U": len(set().union(*covered))}
-    free = module.rehearsal_sizes(setting) if hasattr(module, "rehearsal_sizes") else {}
-    return setting.dimensions | held | free
+    return setting.rehearsed_dimensions | held
 
 
 def classes_covered(setting: Setting, client: int) -> set[int]:

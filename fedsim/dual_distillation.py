@@ -41,10 +41,10 @@ from fedsim.public_distillation import aggregate_logits, client_loss, server_los
 from fedsim.public_samples import (
     ServerModel,
     ServerTraining,
-    is_evaluated,
     make_optimizer,
     public_training,
     rows_of,
+    stacked,
 )
 from fedsim.training import Batch, run_epochs
 
@@ -138,7 +138,7 @@ class DualClient(PrototypeClient):
     def receive(self, round: int, down: Arrays) -> None:
         super().receive(round, down)
         if down:
-            if is_evaluated(self.context.experiment.run, round):
+            if self.context.experiment.run.is_evaluated(round):
                 self.trained = super().evaluate()
             rows = down.get("sample_ids", np.arange(len(down["logits"])))
             self._distil(round, rows, torch.from_numpy(down["logits"]).to(self.context.device))
@@ -227,7 +227,7 @@ class DualServer(PrototypeServer):
         prototypes = ClassVectors.from_rows(
             step.down["prototypes"], step.down.get("class_ids", np.arange(num_classes)), num_classes, device
         )
-        opinions_PC = self._opinions(uploads)  # L̂
+        opinions_PC = aggregate_logits(stacked(uploads, "logits", device), self.config.logit_weighting)  # L̂
         labels_P = opinions_PC.argmax(dim=1)  # Eq. 8
         judged = self.judge(self.pupil.features(), labels_P, prototypes)
         mean_loss = self._teach(round, opinions_PC, labels_P, judged, prototypes)
@@ -248,10 +248,6 @@ class DualServer(PrototypeServer):
 
     def modules(self) -> dict[str, nn.Module]:
         return {"server_model": self.pupil.model}
-
-    def _opinions(self, uploads: list[Upload]) -> Tensor:
-        stacked = np.stack([upload.arrays["logits"] for upload in uploads if upload.arrays])
-        return aggregate_logits(torch.from_numpy(stacked).to(self.context.device), self.config.logit_weighting)
 
     def _teach(
         self, round: int, opinions_PC: Tensor, labels_P: Tensor, judged: Judged, prototypes: ClassVectors

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.data import Subset
-from fedsim.methods.base import Metrics
+from fedsim.methods.base import Metrics, ServerContext
 
 BATCH_SIZE = 256
 """Fixed, because sums in batch normalisation and matrix products may round differently for other sizes."""
@@ -54,6 +54,16 @@ def count_correct(
     for outputs_B, labels_B in outputs(module, data, device, forward=forward):
         correct += (predict(outputs_B) == labels_B).sum()
     return {"correct": int(correct), "tested": len(data)}
+
+
+def server_accuracy(context: ServerContext, model: nn.Module, round: int) -> Metrics:
+    """`server_accuracy` of what the server made in a round, on the global test set: where there is one, and in the
+    rounds whose result the clients evaluate too."""
+    experiment = context.experiment
+    if not experiment.data.global_test or not experiment.run.is_evaluated(round + 1):
+        return {}
+    counted = count_correct(model, context.federation.global_test, context.device)
+    return {"server_accuracy": counted["correct"] / counted["tested"]}
 
 
 def _largest(logits_BC: Tensor) -> Tensor:

@@ -21,15 +21,15 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsim import models
+from fedsim import methods, models
 from fedsim.config import Fraction, NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.costs import Cost
 from fedsim.errors import UserError
-from fedsim.evaluation import count_correct
-from fedsim.methods.base import Client, ClientContext, Metrics, Server, Setting, State, Step, Upload
+from fedsim.evaluation import count_correct, server_accuracy
+from fedsim.methods.base import Client, ClientContext, Metrics, Server, Setting, State, Step, Upload, filled
 from fedsim.models import SplitModel
-from fedsim.parameters import flatten, load_flat, weighted_mean
+from fedsim.parameters import Aggregation, flatten, load_flat, mean_of
 from fedsim.training import Batch, LossOfBatch, train_locally
 
 
@@ -38,7 +38,7 @@ class SharingConfig(Section, frozen=True, kw_only=True):
 
     evaluation: Literal["global", "personalised"] = "global"
     """global: clients test the mean that came down. personalised: the copy that they trained last themselves."""
-    aggregation: Literal["weighted", "mean"] = "weighted"
+    aggregation: Aggregation = "weighted"
     """weighted: by each client's number of training samples. mean: every client counts alike."""
     buffers: Literal["local", "averaged"] = "local"
     """Running statistics of batch normalisation. local: stay with the client. averaged: travel as weights do."""
@@ -51,13 +51,13 @@ class SharingConfig(Section, frozen=True, kw_only=True):
     """Largest norm of a batch's gradient; 0: not clipped."""
 
 
-def sharing_contract() -> Contract:
+def sharing_contract(config: SharingConfig) -> Contract:
     """Up and down all weights in one vector, as long as `sizes` says."""
     model = {"model": Field(Payload.PARAMETERS, "model")}
     return Contract(up=model, down=model)
 
 
-def sharing_cost() -> Cost:
+def sharing_cost(config: SharingConfig) -> Cost:
     return Cost(up="M*model", down="M*model")
 
 
@@ -65,8 +65,9 @@ def sharing_sizes(setting: Setting) -> dict[str, int]:
     return {"model": sum(tensor.numel() for tensor in shared_tensors(setting.model(0), setting.config))}
 
 
-def check_sharing(setting: Setting, title: str) -> None:
+def check_sharing(setting: Setting) -> None:
     """Models can be averaged only if all are the same, and tested only where all of their parts are."""
+    title = methods.load(setting.experiment.method_name).ABOUT.title
     different = sorted(set(setting.architectures))
     if len(different) > 1:
         raise UserError(
@@ -176,17 +177,16 @@ class SharingServer(Server):
     load = staticmethod(load_shared)
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        filled = [upload for upload in uploads if upload.arrays]
-        if not filled:
+        uploads = filled(uploads)
+        if not uploads:
             return Step(down={})
-        down = self.combine(filled)
-        return Step(down, self._test(down) if self.context.experiment.data.global_test else {})
+        down = self.combine(uploads)
+        return Step(down, self._test(round, down))
 
     def combine(self, uploads: Sequence[Upload]) -> Arrays:
         """One round's models in, what goes down out."""
-        weighted = self.context.config.aggregation == "weighted"
-        weights = [upload.num_train if weighted else 1 for upload in uploads]
-        return {"model": weighted_mean([upload.arrays["model"] for upload in uploads], weights)}
+        vectors = [upload.arrays["model"] for upload in uploads]
+        return {"model": mean_of(uploads, vectors, self.context.config.aggregation)}
 
     def build_model(self) -> SplitModel:
         """A model to test. Everything in it that matters is overwritten before it is used."""
@@ -199,7 +199,8 @@ class SharingServer(Server):
     def _model(self) -> SplitModel:
         return self.build_model()
 
-    def _test(self, down: Arrays) -> Metrics:
+    def _test(self, round: int, down: Arrays) -> Metrics:
+        if not self.context.experiment.data.global_test:
+            return {}  # and no model is built
         self.load(self._model, self.context.config, down)
-        counts = count_correct(self._model, self.context.federation.global_test, self.context.device)
-        return {"server_accuracy": counts["correct"] / counts["tested"]}
+        return server_accuracy(self.context, self._model, round)

@@ -12,19 +12,19 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy
 
 from fedsim import models
 from fedsim.config import AboveZero, NonNegative, Section
+from fedsim.distillation import divergence
 from fedsim.errors import UserError
 from fedsim.evaluation import count_correct
 from fedsim.methods import base
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Upload
+from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting
 from fedsim.models import SplitModel, groups
-from fedsim.parameters import weighted_mean
+from fedsim.parameters import Aggregation
 from fedsim.seeds import Streams
 from fedsim.training import LossOfBatch, train_locally
 
@@ -38,7 +38,7 @@ class MutualConfig(Section, frozen=True, kw_only=True):
     the same extractor (Res34-HtC4, a single model); MLP for data that are not images."""
     auxiliary_lr: AboveZero | Literal["auto"] = "auto"
     """Learning rate of the auxiliary model; auto: train.lr."""
-    aggregation: Literal["mean", "weighted"] = "mean"
+    aggregation: Aggregation = "mean"
     """Auxiliary models count alike, as in the published runs, or by the clients' numbers of samples."""
     detach_teacher: bool = True
     """A loss trains its student only. In the published runs it trains the teacher too, towards its student."""
@@ -96,13 +96,12 @@ def check_auxiliary(setting: Setting) -> None:
 # ------------------------------------------------------------------------------------------------ losses
 
 
-def divergence(student_BC: Tensor, teacher_BC: Tensor, config: MutualConfig) -> Tensor:
-    """KL(teacher ‖ student) of the softmax of both logits."""
+def mutual_divergence(student_BC: Tensor, teacher_BC: Tensor, config: MutualConfig) -> Tensor:
+    """KL(teacher ‖ student) as the options want it."""
     if config.detach_teacher:
         teacher_BC = teacher_BC.detach()
-    log_student_BC, log_teacher_BC = log_softmax(student_BC, dim=1), log_softmax(teacher_BC, dim=1)
-    elements_BC = log_teacher_BC.exp() * (log_teacher_BC - log_student_BC)
-    return elements_BC.mean() if config.kl_mean == "element" else elements_BC.sum(dim=1).mean()
+    mean = divergence(student_BC, teacher_BC)
+    return mean / student_BC.shape[1] if config.kl_mean == "element" else mean
 
 
 class MutualLosses(NamedTuple):
@@ -119,9 +118,9 @@ def mutual_losses(
 ) -> MutualLosses:
     return MutualLosses(
         task=cross_entropy(logits_BC, labels_B),
-        distillation=divergence(logits_BC, auxiliary_logits_BC, config),
+        distillation=mutual_divergence(logits_BC, auxiliary_logits_BC, config),
         auxiliary_task=cross_entropy(auxiliary_logits_BC, labels_B),
-        auxiliary_distillation=divergence(auxiliary_logits_BC, logits_BC, config),
+        auxiliary_distillation=mutual_divergence(auxiliary_logits_BC, logits_BC, config),
     )
 
 
@@ -155,9 +154,3 @@ class MutualClient(base.Client):
             learning_rates=[special.get(name, lr) for name in self.modules()],
             clip_norm=config.clip_norm,
         )
-
-
-def combine(vectors: list[np.ndarray], uploads: list[Upload], config: MutualConfig) -> np.ndarray:
-    """The global auxiliary model (p,) from those of the clients, in the order of `uploads`."""
-    by_samples = config.aggregation == "weighted"
-    return weighted_mean(vectors, [upload.num_train if by_samples else 1 for upload in uploads])

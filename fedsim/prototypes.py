@@ -32,7 +32,7 @@ from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
 from fedsim.costs import Cost
 from fedsim.errors import ContractError, UserError
 from fedsim.evaluation import NOTHING_TESTED, count_correct, outputs
-from fedsim.methods.base import Client, ClientContext, Metrics, Server, State, Step, Upload
+from fedsim.methods.base import Client, ClientContext, Metrics, Server, State, Step, Upload, filled
 from fedsim.training import Batch, samples_per_epoch, train_locally
 
 PUBLISHED_WEIGHTS = {"mse": 10.0, "l2": 0.1}
@@ -225,8 +225,8 @@ class Uploaded:
 
 def stack_uploads(uploads: list[Upload], name: str, dim: int, num_classes: int, device: torch.device) -> Uploaded:
     """Stack the arrays called `name`. Uploads without arrays, and those with no rows, add nothing."""
-    filled = [upload for upload in uploads if upload.arrays]
-    for upload in filled:
+    uploads = filled(uploads)
+    for upload in uploads:
         ids = upload.arrays["class_ids"]
         if len(ids) and not 0 <= ids.min() <= ids.max() < num_classes:
             raise ContractError(
@@ -240,11 +240,11 @@ def stack_uploads(uploads: list[Upload], name: str, dim: int, num_classes: int, 
             )
 
     def stacked(array_name: str, empty: np.ndarray) -> Tensor:
-        rows = np.concatenate([empty, *(upload.arrays[array_name] for upload in filled)], dtype=empty.dtype)
+        rows = np.concatenate([empty, *(upload.arrays[array_name] for upload in uploads)], dtype=empty.dtype)
         return torch.from_numpy(rows).to(device)
 
-    clients = [np.full(len(upload.arrays["class_ids"]), upload.client, np.int32) for upload in filled]
-    has_counts = any("counts" in upload.arrays for upload in filled)
+    clients = [np.full(len(upload.arrays["class_ids"]), upload.client, np.int32) for upload in uploads]
+    has_counts = any("counts" in upload.arrays for upload in uploads)
     return Uploaded(
         vectors_NK=stacked(name, np.zeros((0, dim), np.float32)),
         labels_N=stacked("class_ids", np.zeros(0, np.int64)),

@@ -12,11 +12,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy
 
 from fedsim.class_vectors import ClassVectors, prototype_loss
-
-KLDirection = Literal["forward", "reverse"]
+from fedsim.distillation import KLDirection, divergence
 
 
 def aggregate_logits(logits_MPC: Tensor, weighting: Literal["variance", "equal"] = "variance") -> Tensor:
@@ -89,19 +88,6 @@ def nearest_share(distances_P: Tensor, labels_P: Tensor, share: float, num_class
 def num_kept(num_samples: int, share: float) -> int:
     """How many samples `nearest_share` keeps: the nearest whole number, at least one."""
     return max(1, round(share * num_samples))
-
-
-def divergence(
-    student_BC: Tensor, teacher_BC: Tensor, direction: KLDirection = "forward", temperature: float = 1.0
-) -> Tensor:
-    """Mean over the batch of the Kullback-Leibler divergence of two softmaxes, times T² as usual.
-
-    forward: KL(teacher ‖ student), what distillation means as a rule. reverse: KL(student ‖ teacher).
-    """
-    student_BC = log_softmax(student_BC / temperature, dim=1)
-    teacher_BC = log_softmax(teacher_BC / temperature, dim=1)
-    first_BC, second_BC = (teacher_BC, student_BC) if direction == "forward" else (student_BC, teacher_BC)
-    return (first_BC.exp() * (first_BC - second_BC)).sum(dim=1).mean() * temperature**2
 
 
 def server_loss(

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from fedsim import models
-from fedsim.config import Experiment, Run, Train
+from fedsim.config import Experiment, Train
 from fedsim.contract import Arrays, Field, Fields, Payload
 from fedsim.data import Dataset, Subset
 from fedsim.errors import UserError
-from fedsim.evaluation import count_correct, outputs
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Task
+from fedsim.evaluation import outputs, server_accuracy
+from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Task, Upload, filled
 from fedsim.models import SplitModel
 from fedsim.training import Batch, run_epochs
 
@@ -110,6 +110,22 @@ def public_features(model: SplitModel, public: Subset, device: torch.device) -> 
     return torch.cat([features_BK for features_BK, _ in outputs(model, public, device, forward=model.features)])
 
 
+def features_and_logits(model: SplitModel, public: Subset, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(P, K) and (P, C) in one pass, in evaluation mode."""
+
+    def both(inputs: Tensor) -> Tensor:
+        features_BK = model.features(inputs)
+        return torch.cat([features_BK, model.head(features_BK)], dim=1)
+
+    both_P = torch.cat([both_B for both_B, _ in outputs(model, public, device, forward=both)])
+    return both_P[:, : model.feature_dim], both_P[:, model.feature_dim :]
+
+
+def stacked(uploads: list[Upload], name: str, device: torch.device) -> Tensor:
+    """(M, …): the arrays of this name of all clients that sent something."""
+    return torch.from_numpy(np.stack([upload.arrays[name] for upload in filled(uploads)])).to(device)
+
+
 def make_optimizer(kind: Optimizer, module: nn.Module, lr: float) -> torch.optim.Optimizer | None:
     """Made anew every round. None: plain SGD, as the training loop makes it."""
     return torch.optim.Adam(module.parameters(), lr=lr) if kind == "adam" else None
@@ -156,16 +172,7 @@ class ServerModel:
         return public_features(self.model, self.public, self.context.device)
 
     def features_and_logits(self) -> tuple[Tensor, Tensor]:
-        """Both in one pass."""
-
-        def both(inputs: Tensor) -> Tensor:
-            features_BK = self.model.features(inputs)
-            return torch.cat([features_BK, self.model.head(features_BK)], dim=1)
-
-        parts = [both_B for both_B, _ in outputs(self.model, self.public, self.context.device, forward=both)]
-        task = self.context.task
-        features_PK, logits_PC = torch.cat(parts).split([task.feature_dim, task.num_classes], dim=1)
-        return features_PK, logits_PC
+        return features_and_logits(self.model, self.public, self.context.device)
 
     def learn(self, round: int, loss: Callable[[Tensor, Tensor, Tensor], Tensor], rows_k: Tensor) -> float:
         """`loss(logits, features, rows)` of public samples, trained on the rows given; returns its mean."""
@@ -189,17 +196,7 @@ class ServerModel:
         )
 
     def accuracy(self, round: int) -> Metrics:
-        """`server_accuracy` on the global test set, in the rounds whose result the clients evaluate too."""
-        experiment = self.context.experiment
-        if not experiment.data.global_test or not is_evaluated(experiment.run, round + 1):
-            return {}
-        counted = count_correct(self.model, self.context.federation.global_test, self.context.device)
-        return {"server_accuracy": counted["correct"] / counted["tested"]}
-
-
-def is_evaluated(run: Run, round: int) -> bool:
-    """Whether clients evaluate in this round; the one after the last training is always evaluated."""
-    return round % run.evaluate_every == 0 or round == run.rounds
+        return server_accuracy(self.context, self.model, round)
 
 
 def public_training(train: Train, epochs: int, batch_size: int, lr: float) -> Train:

@@ -52,8 +52,7 @@ class Messages:
         module = methods.load(setting.experiment.method_name)
         self.contract: Contract = module.contract(setting.config)
         self._method = setting.experiment.method_name
-        free = module.rehearsal_sizes(setting) if hasattr(module, "rehearsal_sizes") else {}
-        self._letters = setting.dimensions | free
+        self._letters = setting.rehearsed_dimensions
 
     def filled(self, fields: Fields, classes: list[int]) -> Arrays:
         """Arrays for all fields; those with a row for each class have one for each of `classes`."""

@@ -5,9 +5,6 @@ common seed, where the published runs send around that of the first client. A cl
 it has just received, before its own training changes it.
 """
 
-from collections.abc import Iterable
-from typing import Literal
-
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -18,7 +15,7 @@ from fedsim.evaluation import count_correct
 from fedsim.methods.base import Client, ClientContext, Metrics, Server, ServerContext, Setting, Upload
 from fedsim.models import groups
 from fedsim.models.heads import make_head
-from fedsim.parameters import flatten, load_flat, num_parameters, weighted_mean
+from fedsim.parameters import Aggregation, flatten, load_flat, mean_of, num_parameters
 from fedsim.training import Batch, train_locally
 
 NEEDS = ("equal heads",)
@@ -28,7 +25,7 @@ HEAD = Field(Payload.PARAMETERS, "head")
 class HeadMeanConfig(Section, frozen=True, kw_only=True):
     """Options of the methods whose server averages heads."""
 
-    aggregation: Literal["weighted", "mean"] = "weighted"
+    aggregation: Aggregation = "weighted"
     """weighted: a client counts by its number of training samples. mean: every client counts alike."""
 
 
@@ -93,12 +90,7 @@ class SharedHeadServer(Server):
         return {"head": self.head}
 
 
-def client_weights(uploads: Iterable[Upload], aggregation: Literal["weighted", "mean"]) -> list[int]:
-    """How much each client counts, up to a common factor."""
-    return [upload.num_train if aggregation == "weighted" else 1 for upload in uploads]
-
-
-def average_heads(head: nn.Module, uploads: list[Upload], weights: list[int]) -> None:
-    """Write Σ wᵢ hᵢ / Σ wᵢ into `head`, which stays as it is where nobody uploaded."""
+def average_heads(head: nn.Module, uploads: list[Upload], aggregation: Aggregation) -> None:
+    """Write the mean of the uploaded heads into `head`, which stays as it is where nobody uploaded."""
     if uploads:
-        load_flat(head, weighted_mean([upload.arrays["head"] for upload in uploads], weights))
+        load_flat(head, mean_of(uploads, [upload.arrays["head"] for upload in uploads], aggregation))

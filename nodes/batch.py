@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 import shutil
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,13 +109,9 @@ class Batch:
         live = self._console.is_terminal and not self._quiet
         display = make_display(self._console, experiment.run.rounds, quiet=False) if live else Quiet(self._console)
         launcher = LocalLauncher(folder, display, LaunchOptions(resume=resume))
-        # A launcher keeps Ctrl-C for itself; between runs it must mean what it always means.
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             launcher.run()
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             if launcher.interrupted:  # whatever else it has to say
                 raise Interrupted
         summary = folder.summary()

@@ -7,18 +7,15 @@ the kernel, whose counters the server reads when a round is over and nothing is 
 
 from __future__ import annotations
 
-import csv
-import json
-import signal
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 from rich.console import Console
 
 from fedsim import assembly, config, costs, methods, rehearsal
@@ -27,6 +24,7 @@ from fedsim.costs import Cost
 from fedsim.errors import UnknownName, UserError
 from fedsim.methods.base import Setting
 from fedsim.results.folder import RunFolder
+from fedsim.results.load import LEVELS, Table, load
 from fedsim.results.measured_costs import WAYS, Flow, MethodCost, SettingCosts
 from fedsim.results.printed_costs import Printed, printed_costs
 from fedsim.results.wording import difference_line
@@ -36,9 +34,7 @@ from nodes.launchers.local import LocalLauncher
 from protocol import wire
 from protocol.ledger import BEFORE_FIRST_ROUND
 
-LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
 Layer = Mapping[str, Any]
-LedgerRow = dict[str, Any]
 
 
 def measure_setting(
@@ -102,13 +98,13 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
     cost: Cost = module.cost(setting.config)
     with tempfile.TemporaryDirectory(prefix="fedsim-") as parent:
         folder = RunFolder.create(Path(parent) / "run", experiment)
-        with _own_signals():
-            LocalLauncher(folder, Quiet(Console(stderr=True)), LaunchOptions(curve=curve)).run()
+        LocalLauncher(folder, Quiet(Console(stderr=True)), LaunchOptions(curve=curve)).run()
         summary = folder.summary()
         if summary is None or not summary["completed"]:
             reason = summary["reason"] if summary else (folder.logs / "server.log").read_text().strip()
             raise UserError(f"the rehearsal of {experiment.method_name} stopped early: {reason}")
-        books = Books(folder.path, num_rounds=experiment.run.rounds - 1)
+        run = load(folder.path)
+        books = Books(run.ledger, run.rounds, num_rounds=experiment.run.rounds - 1)
         printed = printed_costs(experiment)
         flows = _flows(experiment, cost, letters, books, printed, curve=curve)
     audit = summary["audit"]
@@ -129,33 +125,28 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
     )
 
 
+@dataclass(frozen=True)
 class Books:
     """The ledger and the kernel's counters of a finished rehearsal."""
 
-    def __init__(self, folder: Path, num_rounds: int):
-        self.num_rounds = num_rounds
-        with (folder / "ledger.csv").open(newline="") as file:
-            self._rows: list[LedgerRow] = list(csv.DictReader(file))
-        with (folder / "events.jsonl").open() as file:
-            events = [json.loads(line) for line in file]
-        self._ends = {event["round"]: event for event in events if event["event"] == "round_finished"}
+    ledger: Table
+    ends: Mapping[int, Mapping[str, Any]]
+    """Round -> what the server said when it was over."""
+    num_rounds: int
 
-    def rounds(self, way: str) -> list[LedgerRow]:
+    def rounds(self, way: str) -> Table:
         """All that went one way in the whole rounds."""
-        return [r for r in self._rows if r["direction"] == way and 1 <= int(r["round"]) <= self.num_rounds]
+        rows = self.ledger.where(direction=way)
+        return rows.only((rows["round"] >= 1) & (rows["round"] <= self.num_rounds))
 
-    def setup(self, way: str) -> list[LedgerRow]:
+    def setup(self, way: str) -> Table:
         """The method's part of joining."""
-        return [
-            row
-            for row in self._rows
-            if row["direction"] == way and row["purpose"] == "setup" and int(row["round"]) == BEFORE_FIRST_ROUND
-        ]
+        return self.ledger.where(direction=way, purpose="setup", round=BEFORE_FIRST_ROUND)
 
     def kernel_bytes(self, way: str) -> int | None:
         """What the kernel counted from the end of round 0 to the end of the last whole round."""
         name = f"kernel_bytes_{way}"
-        first, last = self._ends[0], self._ends[self.num_rounds]
+        first, last = self.ends[0], self.ends[self.num_rounds]
         return int(last[name]) - int(first[name]) if name in first and name in last else None
 
 
@@ -205,15 +196,13 @@ def _flows(
             )
 
 
-def _sum(rows: Sequence[LedgerRow]) -> dict[str, int]:
-    return {level: sum(int(row[level]) for row in rows) for level in LEVELS}
+def _sum(rows: Table) -> dict[str, int]:
+    return {level: int(rows[level].sum()) for level in LEVELS}
 
 
-def _largest_client(rows: Sequence[LedgerRow]) -> int:
-    by_client: Counter[str] = Counter()
-    for row in rows:
-        by_client[row["client"]] += int(row["wire_bytes"])
-    return max(by_client.values(), default=0)
+def _largest_client(rows: Table) -> int:
+    of_client = (int(rows.where(client=client)["wire_bytes"].sum()) for client in np.unique(rows["client"]))
+    return max(of_client, default=0)
 
 
 def _setting(experiment: Experiment) -> Setting:
@@ -232,15 +221,3 @@ def _options_by_method(names: Sequence[str], options: Layer, defaults: Layer) ->
 def _require_cost(name: str) -> None:
     if not hasattr(methods.load(name), "cost"):
         raise UserError(f"{name} has no cost formula; add `cost(config)` to fedsim/methods/{name}.py.")
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """A launcher takes Ctrl-C for itself; afterwards it is ours again."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -64,7 +64,7 @@ class Conductor:
     def plan(self, round: int) -> Plan:
         run, every = self.experiment.run, self.experiment.cluster.checkpoint_every
         train = round < self.last_round
-        evaluate = round % run.evaluate_every == 0 or not train
+        evaluate = run.is_evaluated(round)
         # Nothing needs saving after the last round: a finished run is not resumed.
         save = every > 0 and train and (round + 1) % every == 0
         size = max(1, int(run.clients * run.participation))

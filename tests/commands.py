@@ -235,6 +235,15 @@ class Run:
         summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
         return summary
 
+    def ledger(self, **wanted: str | int) -> list[dict[str, str]]:
+        """The ledger's rows with these values."""
+        wanted = {name: str(value) for name, value in wanted.items()}
+        return [row for row in rows(self.folder / "ledger.csv") if wanted.items() <= row.items()]
+
+    def booked(self, level: str, **wanted: str | int) -> int:
+        """The sum of a column (elements, payload_bytes, …) over these rows."""
+        return sum(int(row[level]) for row in self.ledger(**wanted))
+
 
 def start_run(start: Start, folder: Path, *options: str) -> Run:
     """`run_cluster.py` with a tiny experiment; later options win."""

@@ -74,6 +74,13 @@ class Setting:
         own = module.sizes(self) if hasattr(module, "sizes") else {}
         return self.task.dimensions | own
 
+    @cached_property
+    def rehearsed_dimensions(self) -> dict[str, int]:
+        """All letters but those that count classes; what only training would show has the size of a rehearsal."""
+        module = methods.load(self.experiment.method_name)
+        free = module.rehearsal_sizes(self) if hasattr(module, "rehearsal_sizes") else {}
+        return self.dimensions | free
+
 
 @lru_cache(maxsize=64)
 def _shapes(model: Model, client: int, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
@@ -89,6 +96,11 @@ class Upload:
     client: int
     num_train: int
     arrays: Arrays
+
+
+def filled(uploads: list[Upload]) -> list[Upload]:
+    """Without those of clients that had nothing to send, such as one whose data do not fill a batch."""
+    return [upload for upload in uploads if upload.arrays]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, log_softmax, n
 from fedsim import public_samples
 from fedsim.class_vectors import ClassVectors
 from fedsim.config import AboveZero, NonNegative, Positive, Section
-from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
+from fedsim.contract import Arrays, Contract, Field, Payload, class_ids, sample_ids
 from fedsim.costs import About, Cost
 from fedsim.data import Subset
 from fedsim.errors import UserError
@@ -51,7 +51,7 @@ from fedsim.methods import base
 from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Step, Upload
 from fedsim.prototypes import eval_pass, mean_per_class, stack_uploads
 from fedsim.public_distillation import aggregate_logits, server_loss
-from fedsim.public_samples import DEFAULTS, ServerModel, ServerTraining
+from fedsim.public_samples import DEFAULTS, ServerModel, ServerTraining, stacked
 from fedsim.seeds import Streams
 from fedsim.training import Batch, train_locally
 
@@ -108,7 +108,7 @@ def contract(config: Config) -> Contract:
         up["logits"] = Field(Payload.LOGITS, "Np C")
     return Contract(
         up=up,
-        down={**prototypes, **features, "sample_ids": class_ids("Nb")},
+        down={**prototypes, **features, "sample_ids": sample_ids("Nb")},
         setup_down=public_samples.setup_fields(config.public_data, config.public_dtype),
     )
 
@@ -250,11 +250,12 @@ class Client(base.Client):
         rows_nK, ids_n = means.means().rows()
         num_public = len(self._samples())
         batch = self._samples(batch_of_round(self.context.streams, self.round, num_public, config.batch))
+        features_bK, logits_bC = public_samples.features_and_logits(self.model, batch, device)
         arrays = {
             "prototypes": rows_nK,
             "class_ids": ids_n,
-            "features": public_samples.public_features(self.model, batch, device).cpu().numpy(),
-            "batch_logits": public_samples.public_logits(self.model, batch, device).cpu().numpy(),
+            "features": features_bK.cpu().numpy(),
+            "batch_logits": logits_bC.cpu().numpy(),
         }
         if config.aggregation == "weighted":
             arrays["counts"] = means.weights_C.cpu().numpy()[ids_n].astype(np.int32)
@@ -290,8 +291,8 @@ class Server(base.Server):
         uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device)
         prototypes = mean_per_class(uploaded, task.num_classes)
         features_bK = global_features(
-            self._stacked(uploads, "features"),
-            self._stacked(uploads, "batch_logits"),
+            stacked(uploads, "features", self.context.device),
+            stacked(uploads, "batch_logits", self.context.device),
             prototypes,
             config.tau,
             config.feature_weights,
@@ -313,13 +314,8 @@ class Server(base.Server):
     def modules(self) -> dict[str, nn.Module]:
         return {} if self.pupil is None else {"server_model": self.pupil.model}
 
-    def _stacked(self, uploads: list[Upload], name: str) -> Tensor:
-        """(M, …)"""
-        arrays = np.stack([upload.arrays[name] for upload in uploads if upload.arrays])
-        return torch.from_numpy(arrays).to(self.context.device)
-
     def _teach(self, round: int, pupil: ServerModel, uploads: list[Upload], prototypes: ClassVectors) -> float:
-        opinions_PC = aggregate_logits(self._stacked(uploads, "logits"))
+        opinions_PC = aggregate_logits(stacked(uploads, "logits", self.context.device))
         labels_P = opinions_PC.argmax(dim=1)
         weights_P = torch.ones_like(opinions_PC[:, 0])
 

@@ -14,9 +14,7 @@ Deliberate choices
 - A client with fewer samples than a batch sends back what it got, and counts as the others do.
 """
 
-from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.methods.base import Setting
+from fedsim.costs import About
 from fedsim.model_sharing import (
     SharingClient,
     SharingConfig,
@@ -34,25 +32,11 @@ ABOUT = About(
     evaluation="largest logit of the global model",
 )
 
+contract, cost, sizes, check = sharing_contract, sharing_cost, sharing_sizes, check_sharing
+
 
 class Config(SharingConfig, frozen=True, kw_only=True):
     """FedAvg's options."""
-
-
-def contract(config: Config) -> Contract:
-    return sharing_contract()
-
-
-def cost(config: Config) -> Cost:
-    return sharing_cost()
-
-
-def sizes(setting: Setting) -> dict[str, int]:
-    return sharing_sizes(setting)
-
-
-def check(setting: Setting) -> None:
-    check_sharing(setting, ABOUT.title)
 
 
 class Client(SharingClient):

@@ -37,8 +37,8 @@ from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.costs import About, Cost
 from fedsim.errors import ContractError, UserError
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, State, Step, Task, Upload
-from fedsim.parameters import flatten, load_flat, num_parameters
+from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, State, Step, Task, Upload, filled
+from fedsim.parameters import client_weights, flatten, load_flat, num_parameters
 from fedsim.shared_head import (
     HEAD,
     NEEDS,
@@ -47,7 +47,6 @@ from fedsim.shared_head import (
     SharedHeadServer,
     average_heads,
     check_equal_heads,
-    client_weights,
     head_sizes,
 )
 from fedsim.threads import one_thread
@@ -202,12 +201,11 @@ class Server(SharedHeadServer):
         return {"counts": self.counts_C}
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        filled = [upload for upload in uploads if upload.arrays]
-        weights = client_weights(filled, self.config.aggregation)
-        average_heads(self.head, filled, weights)
+        uploads = filled(uploads)
+        average_heads(self.head, uploads, self.config.aggregation)
         metrics: Metrics = {}
-        if filled and not self.config.frozen_generator:
-            metrics = self._fit(round, self._ensemble(filled, weights))
+        if uploads and not self.config.frozen_generator:
+            metrics = self._fit(round, self._ensemble(uploads))
         return Step({"head": flatten(self.head), "generator": flatten(self.generator)}, metrics)
 
     def modules(self) -> dict[str, nn.Module]:
@@ -220,11 +218,12 @@ class Server(SharedHeadServer):
         super().load_state(state)
         self.counts_C = state["counts"].copy()
 
-    def _ensemble(self, uploads: list[Upload], weights: list[int]) -> Callable[[Tensor], Tensor]:
+    def _ensemble(self, uploads: list[Upload]) -> Callable[[Tensor], Tensor]:
         """Features to Σ (wᵢ / Σw) hᵢ(features). Of linear heads that is the averaged head."""
         if isinstance(self.head, nn.Linear):
             return self.head
         device = self.context.device
+        weights = client_weights(uploads, self.config.aggregation)
         shares_m = torch.tensor(weights, dtype=torch.float32, device=device) / sum(weights)
         vectors_mp = torch.from_numpy(np.stack([upload.arrays["head"] for upload in uploads])).to(device)
         named = dict(self.head.named_parameters())

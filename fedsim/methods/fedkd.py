@@ -40,17 +40,16 @@ from fedsim.costs import About, Cost
 from fedsim.errors import UserError
 from fedsim.low_rank import LowRankCodec
 from fedsim.methods import base
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Step, Upload
+from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Step, Upload, filled
 from fedsim.mutual_distillation import (
     MutualClient,
     MutualConfig,
     auxiliary_shapes,
     check_auxiliary,
-    combine,
     mutual_losses,
     new_auxiliary,
 )
-from fedsim.parameters import flatten, load_flat
+from fedsim.parameters import flatten, load_flat, mean_of
 from fedsim.training import Batch
 
 ABOUT = About(title="FedKD", paper="Wu et al., Nature Communications 2022", evaluation="largest logit")
@@ -167,19 +166,19 @@ class Server(base.Server):
         self.codec = LowRankCodec.of(auxiliary_shapes(context))
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        filled = [upload for upload in uploads if upload.arrays]
-        if not filled:
+        uploads = filled(uploads)
+        if not uploads:
             return Step(down={})
         vectors = [
             self.codec.decode(
                 upload.arrays["factors"], upload.arrays["ranks"], f"client {upload.client}, round {round}, up"
             )
-            for upload in filled
+            for upload in uploads
         ]
-        mean_p = combine(vectors, filled, self.config)
+        mean_p = mean_of(uploads, vectors, self.config.aggregation)
         energy = self.config.energy(round, self.context.experiment.run.rounds)
         factors_f, ranks_m = self.codec.encode(mean_p, energy)
-        uploaded = [len(upload.arrays["factors"]) for upload in filled]
+        uploaded = [len(upload.arrays["factors"]) for upload in uploads]
         metrics = {
             "energy_threshold": energy,
             "uploaded_share": sum(uploaded) / (len(uploaded) * len(mean_p)),

@@ -101,7 +101,7 @@ def sizes(setting: Setting) -> dict[str, int]:
 
 
 def check(setting: Setting) -> None:
-    check_sharing(setting, ABOUT.title)
+    check_sharing(setting)
     num_classes, feature_dim = setting.task.num_classes, setting.task.feature_dim
     if num_classes > feature_dim:
         raise UserError(

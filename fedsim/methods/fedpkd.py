@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedsim.class_vectors import ClassVectors
 from fedsim.config import Fraction
-from fedsim.contract import Contract, Field, Payload, class_ids
+from fedsim.contract import Contract, Field, Payload, sample_ids
 from fedsim.costs import About, Cost
 from fedsim.dual_distillation import DualClient, DualConfig, DualServer, Judged, check, dual_contract, dual_cost
 from fedsim.methods.base import Setting, Step, Upload
@@ -52,7 +52,7 @@ class Config(DualConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     base = dual_contract(config, with_counts=True)
-    kept = {"logits": Field(Payload.LOGITS, "kept C"), "sample_ids": class_ids("kept")}
+    kept = {"logits": Field(Payload.LOGITS, "kept C"), "sample_ids": sample_ids("kept")}
     return Contract(up=base.up, down={**base.down, **kept}, setup_down=base.setup_down)
 
 

@@ -16,9 +16,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedsim.config import NonNegative
-from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.methods.base import Setting
+from fedsim.costs import About
 from fedsim.model_sharing import (
     SharingClient,
     SharingConfig,
@@ -37,28 +35,14 @@ ABOUT = About(
     evaluation="largest logit of the global model",
 )
 
+contract, cost, sizes, check = sharing_contract, sharing_cost, sharing_sizes, check_sharing
+
 
 class Config(SharingConfig, frozen=True, kw_only=True):
     """FedProx's options."""
 
     proximal_weight: NonNegative = 0.01
     """μ; 0 is FedAvg."""
-
-
-def contract(config: Config) -> Contract:
-    return sharing_contract()
-
-
-def cost(config: Config) -> Cost:
-    return sharing_cost()
-
-
-def sizes(setting: Setting) -> dict[str, int]:
-    return sharing_sizes(setting)
-
-
-def check(setting: Setting) -> None:
-    check_sharing(setting, ABOUT.title)
 
 
 class Client(SharingClient):

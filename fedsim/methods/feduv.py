@@ -26,9 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsim.config import NonNegative
-from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.methods.base import Setting
+from fedsim.costs import About
 from fedsim.model_sharing import (
     SharingClient,
     SharingConfig,
@@ -47,6 +45,8 @@ ABOUT = About(
     evaluation="largest logit of the global model",
 )
 
+contract, cost, sizes, check = sharing_contract, sharing_cost, sharing_sizes, check_sharing
+
 
 class Config(SharingConfig, frozen=True, kw_only=True):
     """FedUV's options."""
@@ -57,22 +57,6 @@ class Config(SharingConfig, frozen=True, kw_only=True):
     """λ_V, the weight of the classifier's variance."""
     uniformity_weight: NonNegative = 0.5
     """λ_U, the weight of the features' uniformity."""
-
-
-def contract(config: Config) -> Contract:
-    return sharing_contract()
-
-
-def cost(config: Config) -> Cost:
-    return sharing_cost()
-
-
-def sizes(setting: Setting) -> dict[str, int]:
-    return sharing_sizes(setting)
-
-
-def check(setting: Setting) -> None:
-    check_sharing(setting, ABOUT.title)
 
 
 def variance_loss(logits_BC: Tensor) -> Tensor:

@@ -20,16 +20,15 @@ from torch import Tensor
 from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.costs import About, Cost
 from fedsim.methods import base
-from fedsim.methods.base import Metrics, Setting, Step, Upload
+from fedsim.methods.base import Metrics, Setting, Step, Upload, filled
 from fedsim.mutual_distillation import (
     MutualClient,
     MutualConfig,
     auxiliary_shapes,
     check_auxiliary,
-    combine,
     mutual_losses,
 )
-from fedsim.parameters import flatten, load_flat, num_parameters
+from fedsim.parameters import flatten, load_flat, mean_of, num_parameters
 from fedsim.training import Batch
 
 ABOUT = About(title="FML", paper="Shen et al., 2020", evaluation="largest logit")
@@ -85,8 +84,8 @@ class Server(base.Server):
     """Keeps nothing: the mean is all that the next round needs."""
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        filled = [upload for upload in uploads if upload.arrays]
-        if not filled:
+        uploads = filled(uploads)
+        if not uploads:
             return Step(down={})
-        vectors = [upload.arrays["auxiliary"] for upload in filled]
-        return Step(down={"auxiliary": combine(vectors, filled, self.context.config)})
+        vectors = [upload.arrays["auxiliary"] for upload in uploads]
+        return Step(down={"auxiliary": mean_of(uploads, vectors, self.context.config.aggregation)})

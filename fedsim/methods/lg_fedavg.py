@@ -14,7 +14,7 @@ Deliberate choices
 
 from fedsim.contract import Contract
 from fedsim.costs import About, Cost
-from fedsim.methods.base import Step, Upload
+from fedsim.methods.base import Step, Upload, filled
 from fedsim.parameters import flatten
 from fedsim.shared_head import (
     HEAD,
@@ -24,7 +24,6 @@ from fedsim.shared_head import (
     SharedHeadServer,
     average_heads,
     check_equal_heads,
-    client_weights,
     head_sizes,
 )
 
@@ -52,6 +51,5 @@ class Client(SharedHeadClient):
 
 class Server(SharedHeadServer):
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        filled = [upload for upload in uploads if upload.arrays]
-        average_heads(self.head, filled, client_weights(filled, self.context.config.aggregation))
+        average_heads(self.head, filled(uploads), self.context.config.aggregation)
         return Step(down={"head": flatten(self.head)})

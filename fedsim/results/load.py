@@ -31,10 +31,11 @@ METRICS: Kinds = {"round": int} | dict.fromkeys(
 CLIENTS: Kinds = dict.fromkeys(CLIENT_COLUMNS, float) | {"round": int, "client": int}
 TIMINGS: Kinds = dict.fromkeys(TIMING_COLUMNS, float) | {"round": int, "client": int}
 PARTITION: Kinds = dict.fromkeys(PARTITION_COLUMNS, int)
+LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
 LEDGER: Kinds = (
     {"round": int, "client": int}
     | dict.fromkeys(("direction", "purpose", "message", "payload"), str)
-    | dict.fromkeys(("frames", "elements", "payload_bytes", "message_bytes", "wire_bytes"), int)
+    | dict.fromkeys(("frames", *LEVELS), int)
 )
 
 
@@ -58,6 +59,10 @@ class Table:
         chosen = np.ones(len(self), dtype=bool)
         for name, value in wanted.items():
             chosen &= self[name] == value
+        return self.only(chosen)
+
+    def only(self, chosen: np.ndarray) -> Table:
+        """The rows for which an array of truths says so."""
         return Table({name: column[chosen] for name, column in self.columns.items()})
 
     def known(self, name: str, by: str = "round") -> tuple[np.ndarray, np.ndarray]:

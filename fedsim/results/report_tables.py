@@ -15,7 +15,7 @@ import numpy as np
 from fedsim.config import Experiment
 from fedsim.results import timing_plots
 from fedsim.results.accuracy_plots import client_accuracies
-from fedsim.results.load import LoadedRun, Table
+from fedsim.results.load import LEVELS, LoadedRun, Table
 from fedsim.results.traffic_plots import payload_bytes
 from fedsim.results.wording import audit_line, difference_line, percent, size
 
@@ -23,7 +23,6 @@ Row = dict[str, Any]
 
 PURPOSES = ("method", "evaluation", "setup", "control")
 WAYS = ("up", "down")
-LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
 
 
 def facts(run: LoadedRun) -> list[tuple[str, str, str]]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fedsim import config
 from fedsim.errors import UserError
+from nodes.cli.run import TARGETS
 
 if TYPE_CHECKING:
     from fedsim.results.measured_costs import SettingCosts
@@ -31,17 +32,8 @@ Examples:
   fedsim comm-cost --model-group CNN --methods fedavg,fedproto --heartbeat 0.5 --rounds 50
 """
 
-# Option -> where it goes in the config. Everything else is reached with --set section.key=value.
-_TARGETS = {
-    "data_dir": ("data", "data_dir"),
-    "partition": ("data", "partition"),
-    "beta": ("data", "beta"),
-    "classes_per_client": ("data", "classes_per_client"),
-    "feature_dim": ("model", "feature_dim"),
-    "batch_size": ("train", "batch_size"),
-    "seed": ("run", "seed"),
-    "heartbeat": ("cluster", "heartbeat_seconds"),
-}
+_OF_A_RUN = ("data_dir", "partition", "beta", "classes_per_client", "feature_dim", "batch_size", "seed")
+_TARGETS = {name: TARGETS[name] for name in _OF_A_RUN} | {"heartbeat": ("cluster", "heartbeat_seconds")}
 
 
 @click.command(epilog=_EXAMPLES)

@@ -58,7 +58,8 @@ class Launcher(ABC):
         return self._interrupts > 0
 
     def run(self) -> int:
-        """Start everything and watch it to its end; returns the exit code."""
+        """Start everything and watch it to its end; returns the exit code. Until then Ctrl-C is the launcher's."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             return self._run()
         finally:
@@ -66,6 +67,8 @@ class Launcher(ABC):
             if self._server is not None:
                 zygote.stop_process(self._server)
             self._display.close()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _run(self) -> int:
         events_in, events_out = os.pipe()

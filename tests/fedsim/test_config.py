@@ -234,3 +234,8 @@ def test_another_method_on_top_of_a_file_drops_the_options_of_the_first():
     file = {"method": {"name": "fedtgp", "tau": 7.0}}
     assert config.build([file, {"method": {"name": "local"}}]).method == {"name": "local"}
     assert config.build([file, {"method": {"name": "fedtgp"}}]).method["tau"] == 7.0
+
+
+def test_rounds_that_are_evaluated():
+    run = config.Run(rounds=7, evaluate_every=4)
+    assert [round for round in range(8) if run.is_evaluated(round)] == [0, 4, 7]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from toys import assert_same
 
 from fedsim import config, methods
 from fedsim.errors import UnknownName, UserError
@@ -12,8 +13,7 @@ from fedsim.mutual_distillation import (
     auxiliary_name,
     auxiliary_shapes,
     check_auxiliary,
-    combine,
-    divergence,
+    mutual_divergence,
     mutual_losses,
     new_auxiliary,
 )
@@ -97,8 +97,8 @@ def test_divergence_by_hand():
     student, teacher = softmax(STUDENT), softmax(TEACHER)
     rows = (teacher * np.log(teacher / student)).sum(axis=1)
     logits = torch.from_numpy(STUDENT), torch.from_numpy(TEACHER)
-    assert divergence(*logits, Config()).item() == pytest.approx(rows.mean())
-    assert divergence(*logits, Config(kl_mean="element")).item() == pytest.approx(rows.sum() / 6)
+    assert mutual_divergence(*logits, Config()).item() == pytest.approx(rows.mean())
+    assert mutual_divergence(*logits, Config(kl_mean="element")).item() == pytest.approx(rows.sum() / 6)
 
 
 def test_both_models_have_both_losses_and_the_other_one_for_a_teacher():
@@ -118,7 +118,7 @@ def test_a_teacher_learns_from_its_student_only_on_request():
     logs = np.log(teacher / student)
     for detached in (True, False):
         logits = [torch.from_numpy(rows).requires_grad_() for rows in (STUDENT, TEACHER)]
-        divergence(*logits, Config(detach_teacher=detached)).backward()
+        mutual_divergence(*logits, Config(detach_teacher=detached)).backward()
         np.testing.assert_allclose(logits[0].grad, (student - teacher) / 2, atol=1e-12)
         if detached:
             assert logits[1].grad is None
@@ -127,25 +127,7 @@ def test_a_teacher_learns_from_its_student_only_on_request():
             np.testing.assert_allclose(logits[1].grad, own, atol=1e-12)
 
 
-def test_the_mean_of_auxiliary_models_plain_and_by_samples():
-    vectors = [np.array([1, 2], np.float32), np.array([5, 0], np.float32)]
-    uploads = [Upload(0, 30, {}), Upload(1, 10, {})]
-    assert combine(vectors, uploads, Config()).tolist() == [3, 1]
-    assert combine(vectors, uploads, Config(aggregation="weighted")).tolist() == [2, 1.5]
-
-
 # ------------------------------------------------------------------------------------------------ rounds
-
-
-def snapshot(toy) -> list[dict[str, np.ndarray]]:
-    return [half.state() for half in (*toy.clients, toy.server)]
-
-
-def assert_same(first, second):
-    for one, other in zip(first, second, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -162,7 +144,7 @@ def test_two_runs_give_the_same_bits(toy, method):
     runs = [toy(method, dropout=0.2, **METHODS[method]) for _ in range(2)]
     histories = [run.play(3) for run in runs]
     assert histories[0] == histories[1]
-    assert_same(*(snapshot(run) for run in runs))
+    assert_same(*(run.states() for run in runs))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -170,15 +152,12 @@ def test_state_restored_into_new_halves_continues_with_the_same_bits(toy, method
     whole, halted, resumed = (toy(method, dropout=0.2, **METHODS[method]) for _ in range(3))
     history = whole.play(4)
     halted.play(2)
-    saved = snapshot(halted)
-    for half, state in zip((*resumed.clients, resumed.server), saved, strict=True):
-        half.load_state(state)
-    resumed.down, resumed.steps = halted.down, list(halted.steps)
-    assert_same(snapshot(resumed), saved)
+    saved = resumed.take_over(halted)
+    assert_same(resumed.states(), saved)
     halted.play(1)  # going on with the old halves must not touch what was restored
-    assert_same(snapshot(resumed), saved)
+    assert_same(resumed.states(), saved)
     assert resumed.play(2) == history[2:]
-    assert_same(snapshot(resumed), snapshot(whole))
+    assert_same(resumed.states(), whole.states())
     assert whole.down.keys() == resumed.down.keys()
     for name, array in whole.down.items():
         np.testing.assert_array_equal(resumed.down[name], array)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.class_vectors import ClassVectors
+from fedsim.distillation import divergence
 from fedsim.public_distillation import (
     aggregate_logits,
     client_loss,
     distances_to_class,
-    divergence,
     importance,
     nearest_share,
     num_kept,

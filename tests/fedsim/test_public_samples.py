@@ -6,12 +6,11 @@ import torch
 from toys import CPU, toy_commons
 
 from fedsim import assembly, config, public_samples
-from fedsim.config import Run
 from fedsim.contract import check as check_contract
 from fedsim.data import Dataset, Federation, Subset
 from fedsim.errors import UnknownName, UserError
 from fedsim.methods.base import ServerContext, Task
-from fedsim.public_samples import ServerModel, ServerTraining, is_evaluated
+from fedsim.public_samples import ServerModel, ServerTraining
 from fedsim.seeds import Streams
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, 5, 4, 3), dtype=np.uint8)  # height 5, width 4, 3 channels
@@ -167,11 +166,6 @@ def test_it_is_tested_on_the_global_test_set_when_clients_are():
     # Round 2's result is evaluated by clients in round 3, and that of the last round, 4, in round 5.
     assert [round for round, metrics in found.items() if metrics] == [2, 4]
     assert found[2] == {"server_accuracy": right.mean()}
-
-
-def test_rounds_that_are_evaluated():
-    run = Run(rounds=7, evaluate_every=4)
-    assert [round for round in range(8) if is_evaluated(run, round)] == [0, 4, 7]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

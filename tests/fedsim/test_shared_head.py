@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from toys import assert_same
 
 from fedsim import config, methods
 from fedsim.contract import Payload
@@ -33,18 +34,6 @@ def play(toy, num_rounds: int):
     """With the set-up, as every start and every resumption has it."""
     toy.setup()
     return toy.play(num_rounds)
-
-
-def snapshot(toy) -> list[dict[str, np.ndarray]]:
-    return [{name: array.copy() for name, array in state.items()} for state in toy.states()]
-
-
-def assert_same(first, second):
-    for one, other in zip(first, second, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-            assert one[name].dtype == other[name].dtype
 
 
 # ------------------------------------------------------------------------------------------ cost and refusals
@@ -153,7 +142,7 @@ def test_rounds_learn(toy, method):
 def test_two_runs_give_the_same_bits(toy, method):
     runs = [toy(method, dropout=0.2, **METHODS[method]) for _ in range(2)]
     assert play(runs[0], 3) == play(runs[1], 3)
-    assert_same(*(snapshot(run) for run in runs))
+    assert_same(*(run.states() for run in runs))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -162,14 +151,11 @@ def test_state_restored_into_new_halves_continues_with_the_same_bits(toy, method
     whole, halted, resumed = (toy(method, dropout=0.2, **METHODS[method]) for _ in range(3))
     history = play(whole, 4)
     play(halted, 2)
-    saved = snapshot(halted)
-    for half, state in zip((*resumed.clients, resumed.server), saved, strict=True):
-        half.load_state(state)
-    resumed.down, resumed.steps = halted.down, list(halted.steps)
+    saved = resumed.take_over(halted)
     halted.play(1)  # going on with the old halves must not touch what was saved or restored
-    assert_same(snapshot(resumed), saved)
+    assert_same(resumed.states(), saved)
     assert (play(resumed, 2) if with_setup else resumed.play(2)) == history[2:]
-    assert_same(snapshot(resumed), snapshot(whole))
+    assert_same(resumed.states(), whole.states())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -124,6 +124,23 @@ class Toy:
         """Of all clients, and of the server."""
         return [half.state() for half in (*self.clients, self.server)]
 
+    def take_over(self, other: "Toy") -> list[dict[str, np.ndarray]]:
+        """Go on where another federation is, as after a restart; returns the states that were restored."""
+        saved = [_copies(state) for state in other.states()]
+        for half, state in zip((*self.clients, self.server), saved, strict=True):
+            half.load_state(state)
+        self.down, self.steps = other.down, list(other.steps)
+        return saved
+
+
+def assert_same(first: list[dict[str, np.ndarray]], second: list[dict[str, np.ndarray]]) -> None:
+    """States, or messages, are the same to the bit."""
+    for one, other in zip(first, second, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+            assert one[name].dtype == other[name].dtype
+
 
 def _copies(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Each client has its own, as if they had travelled."""

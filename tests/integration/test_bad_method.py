@@ -80,9 +80,7 @@ def test_a_client_that_sends_what_is_not_declared_stops_the_run(run_bad: Callabl
         "client 2 failed in round 0: client 2, round 0, up: field 'weights' is not in the contract "
         "(declared: class_ids, prototypes)"
     )
-    assert not [
-        row for row in rows(run.folder / "ledger.csv") if row["client"] == "2" and row["message"] == "result"
-    ]
+    assert not run.ledger(client=2, message="result")
 
 
 def test_when_all_clients_fail_at_once_the_run_still_ends_well(run_bad: Callable[..., Run]) -> None:

@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 from commands import Run, bits, rows
 
-from fedsim.data import Federation
-from fedsim.results.folder import RunFolder
-
 NUM_CLIENTS, NUM_CLASSES, FEATURE_DIM, NUM_ROUNDS, NUM_PUBLIC = 3, 10, 8, 2, 60
 IMAGE = 28 * 28
 
@@ -27,23 +24,6 @@ METHODS = {
 SENT = ("--set", "method.public_data=sent", "--set", "method.public_dtype=uint8")
 
 
-def elements(run: Run, **wanted: str) -> int:
-    ledger = rows(run.folder / "ledger.csv")
-    return sum(int(row["elements"]) for row in ledger if all(row[name] == value for name, value in wanted.items()))
-
-
-def classes_held(run: Run) -> list[int]:
-    """Of each client's training part; the last batch of these runs drops no class."""
-    experiment = RunFolder.open(run.folder).experiment()
-    federation = Federation(experiment)
-    batch = experiment.train.batch_size
-    held = []
-    for client in range(NUM_CLIENTS):
-        labels = federation.client(client).train.labels
-        held.append(len(set(labels[: len(labels) // batch * batch].tolist())))
-    return held
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_cluster_gives_the_bits_of_the_run_in_one_process(
     method: str, cluster: Callable[..., Run], reference: Callable[..., Path]
@@ -55,22 +35,20 @@ def test_a_cluster_gives_the_bits_of_the_run_in_one_process(
 def test_every_element_of_fedprotokd(
     cluster: Callable[..., Run],
     reference: Callable[..., Path],
-    command_cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    classes_held: Callable[[Run], list[int]],
 ) -> None:
     """Up Σᵢ (N_p C + C_i K), down M (N_p C + C K) a round, and the public images once, apart from these."""
-    monkeypatch.setenv("FEDSIM_CACHE", str(command_cache))
     run = cluster(*METHODS["fedprotokd"], *SENT).succeed()
     held = classes_held(run)
     assert 0 < sum(held) <= NUM_CLIENTS * 6
     for round in range(NUM_ROUNDS):
-        up = elements(run, purpose="method", direction="up", round=str(round))
+        up = run.booked("elements", purpose="method", direction="up", round=round)
         assert up == sum(NUM_PUBLIC * NUM_CLASSES + classes * FEATURE_DIM for classes in held)
     for round in range(1, NUM_ROUNDS):
-        down = elements(run, purpose="method", direction="down", round=str(round))
+        down = run.booked("elements", purpose="method", direction="down", round=round)
         assert down == NUM_CLIENTS * (NUM_PUBLIC * NUM_CLASSES + NUM_CLASSES * FEATURE_DIM)
-    assert elements(run, purpose="setup", direction="down") == NUM_CLIENTS * NUM_PUBLIC * IMAGE
-    assert elements(run, purpose="setup", direction="up") == 0
+    assert run.booked("elements", purpose="setup", direction="down") == NUM_CLIENTS * NUM_PUBLIC * IMAGE
+    assert run.booked("elements", purpose="setup", direction="up") == 0
     # Sent or known: the same images, so the same results.
     assert bits(run.folder) == bits(reference(*METHODS["fedprotokd"]))
 

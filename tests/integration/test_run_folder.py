@@ -1,7 +1,7 @@
 """The run folder: complete, reloadable, and its ledger adds up to what the method's contract says."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,6 @@ import pytest
 from commands import METHODS, PROJECT, TINY, Run, Shell, Start, bits, events, events_of, rows, start_run
 from safetensors.numpy import load_file
 
-from fedsim.data import Federation
 from fedsim.results.folder import RunFolder
 from nodes.cli.run import build_experiment
 
@@ -31,22 +30,6 @@ def half_taking_part(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("half")
     with shell.commands(folder) as start:
         return start_run(start, folder / "run", *HALF).succeed()
-
-
-@pytest.fixture
-def federation(command_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], Federation]:
-    monkeypatch.setenv("FEDSIM_CACHE", str(command_cache))
-    return lambda run: Federation(RunFolder.open(run.folder).experiment())
-
-
-def ledger(run: Run, **wanted: str | int) -> Iterator[dict[str, str]]:
-    for row in rows(run.folder / "ledger.csv"):
-        if all(row[name] == str(value) for name, value in wanted.items()):
-            yield row
-
-
-def elements(run: Run, **wanted: str | int) -> int:
-    return sum(int(row["elements"]) for row in ledger(run, **wanted))
 
 
 def test_all_files_are_there(finished: Run) -> None:
@@ -103,36 +86,32 @@ def test_the_final_knowledge_is_one_prototype_a_class(finished: Run) -> None:
 
 
 def test_up_goes_one_vector_for_each_class_that_a_client_holds(
-    finished: Run, federation: Callable[[Run], Federation]
+    finished: Run, classes_held: Callable[[Run], list[int]]
 ) -> None:
-    data = federation(finished)
+    held = classes_held(finished)
     for round in range(NUM_ROUNDS):
         for client in range(NUM_CLIENTS):
-            # drop_last: an epoch covers whole batches only, and prototypes are of what it covers.
-            train = data.client(client).train
-            num_seen = len(train) // 10 * 10 or len(train)
-            num_classes_held = len(set(train.labels[:num_seen].tolist()))
-            sent = elements(finished, direction="up", purpose="method", round=round, client=client)
-            assert sent == FEATURE_DIM * num_classes_held
+            sent = finished.booked("elements", direction="up", purpose="method", round=round, client=client)
+            assert sent == FEATURE_DIM * held[client]
 
 
 def test_down_go_all_prototypes_to_all_clients_from_the_second_round_to_the_last_evaluation(
     finished: Run,
 ) -> None:
-    assert elements(finished, direction="down", round=0) == 0
+    assert finished.booked("elements", direction="down", round=0) == 0
     for round in range(1, LAST_ROUND + 1):
-        down = elements(finished, direction="down", purpose="method", round=round)
+        down = finished.booked("elements", direction="down", purpose="method", round=round)
         assert down == NUM_CLIENTS * NUM_CLASSES * FEATURE_DIM
-    assert elements(finished, direction="up", round=LAST_ROUND) == 0
+    assert finished.booked("elements", direction="up", round=LAST_ROUND) == 0
 
 
 def test_every_level_of_the_ledger_adds_up_to_the_summary(finished: Run) -> None:
     for purpose, ways in finished.summary["traffic"].items():
         for way, levels in ways.items():
             wanted = {"direction": way} | ({} if purpose == "total" else {"purpose": purpose})
-            chosen = list(ledger(finished, **wanted))
+            chosen = finished.ledger(**wanted)
             assert levels == {name: sum(int(row[name]) for row in chosen) for name in levels}
-    for row in ledger(finished):
+    for row in finished.ledger():
         assert int(row["payload_bytes"]) <= int(row["message_bytes"]) <= int(row["wire_bytes"])
         if row["payload"] == "prototypes":
             assert int(row["payload_bytes"]) == 4 * int(row["elements"])
@@ -170,14 +149,14 @@ def test_the_events_tell_the_story_in_order(finished: Run) -> None:
 def test_who_only_evaluates_is_booked_as_evaluation(half_taking_part: Run) -> None:
     run = half_taking_part
     for round in range(LAST_ROUND + 1):
-        trained = {int(row["client"]) for row in ledger(run, round=round, purpose="method")}
-        evaluated = {int(row["client"]) for row in ledger(run, round=round, purpose="evaluation")}
+        trained = {int(row["client"]) for row in run.ledger(round=round, purpose="method")}
+        evaluated = {int(row["client"]) for row in run.ledger(round=round, purpose="evaluation")}
         assert len(trained) == len(evaluated) == 2 and trained | evaluated == set(range(NUM_CLIENTS))
         per_client = NUM_CLASSES * FEATURE_DIM if round > 0 else 0
         for purpose in ("method", "evaluation"):
-            assert elements(run, round=round, direction="down", purpose=purpose) == 2 * per_client
-        assert elements(run, round=round, direction="up", purpose="evaluation") == 0
-        sent_up = elements(run, round=round, direction="up", purpose="method")
+            assert run.booked("elements", round=round, direction="down", purpose=purpose) == 2 * per_client
+        assert run.booked("elements", round=round, direction="up", purpose="evaluation") == 0
+        sent_up = run.booked("elements", round=round, direction="up", purpose="method")
         assert (sent_up > 0) == (round < LAST_ROUND)
     cohorts = [
         frozenset(

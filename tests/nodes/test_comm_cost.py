@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_run import make_run
 from rich.console import Console
 
 from fedsim.costs import Cost
 from fedsim.errors import UnknownName, UserError
 from fedsim.results.cost_projection import Link
+from fedsim.results.load import load
 from fedsim.results.measured_costs import Flow, MethodCost, SettingCosts
 from nodes import comm_cost
 from nodes.comm_cost import Books
@@ -25,6 +27,11 @@ COLUMNS = (
 
 def row(round: int, client: int, way: str, purpose: str, *levels: int) -> list[Any]:
     return [round, client, way, purpose, "result", "prototypes", 1, *levels]
+
+
+def books(folder: Path, num_rounds: int = 2) -> Books:
+    run = load(folder)
+    return Books(run.ledger, run.rounds, num_rounds)
 
 
 @pytest.fixture
@@ -42,36 +49,37 @@ def folder(tmp_path: Path) -> Path:
         row(2, 1, "down", "method", 5, 20, 30, 40),
         row(3, 0, "down", "method", 5, 20, 30, 40),
     ]
-    with (tmp_path / "ledger.csv").open("w", newline="") as file:
+    path = make_run(tmp_path / "run")
+    with (path / "ledger.csv").open("w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *ledger])
     events: list[dict[str, Any]] = [{"event": "joined"}] + [
         {"event": "round_finished", "round": number, "kernel_bytes_up": up, "kernel_bytes_down": down}
         for number, up, down in ((0, 1000, 500), (1, 1160, 540), (2, 1322, 580), (3, 1400, 700))
     ]
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return tmp_path
+    (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return path
 
 
 def test_whole_rounds_alone_are_counted(folder: Path) -> None:
-    books = Books(folder, num_rounds=2)
-    assert sum(int(entry["elements"]) for entry in books.rounds("up")) == 10 + 20 + 10 + 20
-    assert sum(int(entry["wire_bytes"]) for entry in books.rounds("down")) == 80
-    assert [entry["elements"] for entry in books.setup("up")] == ["3"]
-    assert books.setup("down") == []
+    whole = books(folder)
+    assert whole.rounds("up")["elements"].tolist() == [10, 20, 10, 20]
+    assert whole.rounds("down")["wire_bytes"].tolist() == [40, 40]
+    assert whole.setup("up")["elements"].tolist() == [3]
+    assert len(whole.setup("down")) == 0
 
 
 def test_the_kernel_is_asked_at_both_ends_of_the_rounds(folder: Path) -> None:
-    assert Books(folder, num_rounds=2).kernel_bytes("up") == 1322 - 1000
-    assert Books(folder, num_rounds=1).kernel_bytes("down") == 540 - 500
+    assert books(folder).kernel_bytes("up") == 1322 - 1000
+    assert books(folder, 1).kernel_bytes("down") == 540 - 500
     events = folder / "events.jsonl"
     events.write_text(events.read_text().replace("kernel_bytes", "nothing"))
-    assert Books(folder, num_rounds=2).kernel_bytes("up") is None
+    assert books(folder).kernel_bytes("up") is None
 
 
 def test_flows_hold_formula_ledger_and_kernel_side_by_side(folder: Path) -> None:
     experiment = comm_cost.config.build([{"method": {"name": "local"}}])
     cost = Cost(up="30", down="M*5", setup_up="3")
-    flows = list(comm_cost._flows(experiment, cost, {"M": 1}, Books(folder, 2), {}, curve=False))
+    flows = list(comm_cost._flows(experiment, cost, {"M": 1}, books(folder), {}, curve=False))
     up, down, setup = flows
     assert (up.way, up.expected, up.elements, up.wire_bytes, up.kernel_bytes) == ("up", 60, 60, 322, 322)
     assert up.formula_agrees and up.kernel_agrees
@@ -90,7 +98,7 @@ def test_only_whole_heartbeats_explain_what_the_kernel_saw_beyond(
     path.write_text(path.read_text().replace('"kernel_bytes_up": 1322', f'"kernel_bytes_up": {1322 + beyond}'))
     sections = {"cluster": {"heartbeat_seconds": heartbeat}, "method": {"name": "local"}}
     flows = comm_cost._flows(
-        comm_cost.config.build([sections]), Cost(up="30", down="5"), {}, Books(folder, 2), {}, curve=False
+        comm_cost.config.build([sections]), Cost(up="30", down="5"), {}, books(folder), {}, curve=False
     )
     up = next(flows)
     assert (up.heartbeat_bytes, up.wire_bytes) == (explained, 322 + explained)

@@ -93,11 +93,3 @@ def some_pairs(channels: int = 1) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(9)
     images = draw.uniform(-1, 1, (NUM_CLASSES, channels, SIDE, SIDE)).astype(np.float32)
     return {"images": images, "latents": draw.normal(size=(NUM_CLASSES, LATENT_DIM)).astype(np.float32)}
-
-
-def assert_same(first, second):
-    for one, other in zip(first, second, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-            assert one[name].dtype == other[name].dtype

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from toys import assert_same
 
 from fedsim.contract import Payload
 from fedsim.errors import UserError
@@ -16,24 +17,12 @@ METHODS = {
 }
 
 
-def snapshot(toy) -> list[dict[str, np.ndarray]]:
-    return [half.state() for half in (*toy.clients, toy.server)]
-
-
-def assert_same(first, second):
-    for one, other in zip(first, second, strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-            assert one[name].dtype == other[name].dtype
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_two_runs_give_the_same_bits(toy, method):
     runs = [toy(method, dropout=0.2, **METHODS[method]) for _ in range(2)]
     histories = [run.play(3) for run in runs]
     assert histories[0] == histories[1]
-    assert_same(*(snapshot(run) for run in runs))
+    assert_same(*(run.states() for run in runs))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -42,14 +31,11 @@ def test_state_restored_into_new_halves_continues_with_the_same_bits(toy, method
     whole, halted, resumed = (toy(method, dropout=0.2, **options) for _ in range(3))
     history = whole.play(4)
     halted.play(2)
-    saved = [{name: array.copy() for name, array in state.items()} for state in snapshot(halted)]
-    for half, state in zip((*resumed.clients, resumed.server), saved, strict=True):
-        half.load_state(state)
-    resumed.down, resumed.steps = halted.down, list(halted.steps)
+    saved = resumed.take_over(halted)
     halted.play(1)  # going on with the old halves must not touch what was saved or restored
-    assert_same(snapshot(resumed), saved)
+    assert_same(resumed.states(), saved)
     assert resumed.play(2) == history[2:]
-    assert_same(snapshot(resumed), snapshot(whole))
+    assert_same(resumed.states(), whole.states())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -144,12 +144,7 @@ def test_state_restored_into_new_halves_continues_with_the_same_bits(wide_toy, m
     halted.play(2)
     for client in halted.clients[:2]:  # a client can also be saved when it has received but not trained
         client.receive(2, halted.down)
-    saved = [
-        {name: array.copy() for name, array in half.state().items()} for half in (*halted.clients, halted.server)
-    ]
-    for half, state in zip((*resumed.clients, resumed.server), saved, strict=True):
-        half.load_state(state)
-    resumed.down, resumed.steps = halted.down, list(halted.steps)
+    saved = resumed.take_over(halted)
     for before, after in zip(halted.clients, resumed.clients, strict=True):
         assert after.evaluate() == before.evaluate()
     # Those who had received need not be told again.

@@ -13,10 +13,9 @@ from ktl_toys import (
     NUM_CLASSES,
     SIDE,
     FakeGenerator,
-    assert_same,
     make,
 )
-from toys import Toy
+from toys import Toy, assert_same
 
 from fedsim import assembly, config, generators
 from fedsim.data import Federation
@@ -122,10 +121,7 @@ def test_state_restored_into_new_halves_continues_with_the_same_bits(options):
         toy.setup()
     history = whole.play(4)
     assert halted.play(2) == history[:2]
-    saved = [{name: array.copy() for name, array in state.items()} for state in halted.states()]
-    for half, state in zip((*resumed.clients, resumed.server), saved, strict=True):
-        half.load_state(state)
-    resumed.down, resumed.steps = halted.down, list(halted.steps)
+    saved = resumed.take_over(halted)
     halted.play(1)  # going on with the old halves must not touch what was saved or restored
     assert_same(resumed.states(), saved)
     assert resumed.play(2) == history[2:]

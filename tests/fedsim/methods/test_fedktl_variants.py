@@ -7,11 +7,11 @@ from ktl_toys import (
     FEATURE_DIM,
     NUM_CLASSES,
     SIDE,
-    assert_same,
     inputs_of,
     make,
 )
 from torch.nn.functional import cross_entropy, normalize
+from toys import assert_same
 
 from fedsim import contract
 from fedsim.contract import Payload
