@@ -1,16 +1,26 @@
-"""What the benchmarks share: forked workers that never outlive them, and small tables."""
+"""What the benchmarks share: forked workers that never outlive them, whole runs, and small tables."""
 
 import os
 import signal
+import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
+from fedsim.config import Experiment
+from fedsim.results.load import LoadedRun, load
 from nodes import zygote
+from nodes.batch import Batch, Interrupted, Job, folder_of
 from nodes.processes import describe_exit
+
+CONSOLE = Console(highlight=False)
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @contextmanager
@@ -36,6 +46,18 @@ def wait_for(processes: list[int]) -> None:
             raise SystemExit(f"a worker {describe_exit(status)}")
 
 
+def run_all(out: Path, experiments: Mapping[Key, tuple[str, Experiment]]) -> dict[Key, LoadedRun]:
+    """Real clusters, one after the other; `experiments` have names for people. Finished runs are not run again."""
+    batch = Batch(out, [Job(name, wanted) for name, wanted in experiments.values()], CONSOLE, quiet=True)
+    try:
+        batch.run()
+    except Interrupted as stop:
+        raise SystemExit(str(stop)) from None
+    for path, reason in batch.failures.items():
+        raise SystemExit(f"{path}: {reason}")
+    return {key: load(folder_of(out, wanted)) for key, (_, wanted) in experiments.items()}
+
+
 def best_seconds(candidates: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     """Of each, the best of several turns that they take by turns. With one thread it is the processor's time, so
     other work on the machine disturbs none more than the others."""
@@ -59,10 +81,18 @@ def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table)
+    CONSOLE.print(table)
 
 
-def load() -> str:
+def spread(shares: Sequence[float], *, sign: str = "") -> str:
+    """Mean ± standard deviation over seeds, in per cent; of one seed its value, of none a dash."""
+    if not shares:
+        return "–"
+    mean = f"{100 * statistics.fmean(shares):{sign}.2f}"
+    return mean if len(shares) == 1 else f"{mean} ± {100 * statistics.stdev(shares):.2f}"
+
+
+def machine_load() -> str:
     """How busy the machine is: a ratio measured beside other work says little."""
     one_minute = os.getloadavg()[0]
     return f"load {one_minute:.1f} on {len(os.sched_getaffinity(0))} cores"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks._common import load, show
+from benchmarks._common import machine_load, show
 from fedsim import assembly, config
 from fedsim.config import Experiment
 from fedsim.data import Federation
@@ -122,7 +122,7 @@ def main() -> None:
         summary = folder.summary()
     report(arguments.clients, observer, alone_seconds, alone_bytes)
     audit = summary["audit"]
-    print(f"the kernel agrees on {audit['agree']} of {audit['connections']} connections; {load()}")
+    print(f"the kernel agrees on {audit['agree']} of {audit['connections']} connections; {machine_load()}")
 
 
 def report(num_clients: int, observer: Observer, alone_seconds: float, alone_bytes: int) -> None:

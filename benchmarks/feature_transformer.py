@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, mse_loss, normalize, relu
 
-from benchmarks._common import best_seconds, load, show
+from benchmarks._common import best_seconds, machine_load, show
 from fedsim.server_optimizers.feature_transformer import FeatureTransformer, squared_mmd
 
 NUM_CLIENTS, BATCH_SIZE, EPOCHS, LR, CLIP_NORM = 20, 100, 100, 0.01, 100.0
@@ -78,7 +78,7 @@ def main() -> None:
         "autograd ÷",
         "a round",
     )
-    show(f"Feature transformer, {NUM_CLIENTS} clients: ms per step, one thread, {load()}", headings, rows)
+    show(f"Feature transformer, {NUM_CLIENTS} clients: ms per step, one thread, {machine_load()}", headings, rows)
 
 
 def _uploads(size: Size) -> tuple[Tensor, Tensor]:

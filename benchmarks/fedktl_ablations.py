@@ -7,22 +7,19 @@ which is what the papers report, and of the last three rounds together, where a 
 draws partition, weights and all else, so runs of one seed differ in the removed part alone; `difference` is that
 to the full method in the last three rounds.
 
-Runs that are finished are not run again, so an interrupted comparison goes on where it was.
+Runs are real clusters. Finished ones are not run again, so an interrupted comparison goes on where it was.
 """
 
 import argparse
-import shutil
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
-from benchmarks._common import show
+from benchmarks._common import run_all, show, spread
 from fedsim import config
-from fedsim.results.folder import RunFolder
-from nodes.inprocess import run_in_process
+from fedsim.config import Experiment
 
 LAST_ROUNDS = 3
 
@@ -63,15 +60,23 @@ def main() -> None:
     given = parser.parse_args()
     names = ["full", *(name for name in given.variants if name != "full")]
     # Seed by seed: an interrupted comparison has all variants of the first ones.
-    curves = {(name, seed): accuracies(name, seed, given) for seed in given.seeds for name in names}
+    runs = run_all(
+        given.out,
+        {
+            (name, seed): (f"{VARIANTS[name].title}, seed {seed}", experiment_of(name, seed, given))
+            for seed in given.seeds
+            for name in names
+        },
+    )
+    curves = {of: run.metrics.known("accuracy")[1] for of, run in runs.items()}
     rows = []
     for name in names:
         variant = VARIANTS[name]
-        best = [max(curves[name, seed]) for seed in given.seeds]
+        best = [float(curves[name, seed].max()) for seed in given.seeds]
         late = [_late(curves[name, seed]) for seed in given.seeds]
         differences = [_late(curves[name, seed]) - _late(curves["full", seed]) for seed in given.seeds]
-        difference = "" if name == "full" else _spread(differences, "+")
-        rows.append((variant.title, _spread(best), _spread(late), difference, f"{variant.published:.2f}"))
+        difference = "" if name == "full" else spread(differences, sign="+")
+        rows.append((variant.title, spread(best), spread(late), difference, f"{variant.published:.2f}"))
     title = (
         f"{given.dataset}, {given.samples_per_class} samples a class, {given.train_fraction:.0%} for training, "
         f"{given.clients} clients, Dirichlet {given.beta}, {given.model_group}, {given.rounds} rounds of "
@@ -80,10 +85,9 @@ def main() -> None:
     show(title, ("variant", "best round", f"last {LAST_ROUNDS} rounds", "difference", "table 7"), rows)
 
 
-def accuracies(name: str, seed: int, given: argparse.Namespace) -> list[float]:
-    """Round by round."""
+def experiment_of(name: str, seed: int, given: argparse.Namespace) -> Experiment:
     data = {"dataset": given.dataset, "data_dir": given.data_dir, "samples_per_class": given.samples_per_class}
-    experiment = config.build(
+    return config.build(
         [
             {
                 "run": {"clients": given.clients, "rounds": given.rounds, "seed": seed},
@@ -95,28 +99,11 @@ def accuracies(name: str, seed: int, given: argparse.Namespace) -> list[float]:
             }
         ]
     )
-    path = given.out / f"{name}-{seed}"
-    if path.exists() and RunFolder.open(path).summary() is None:
-        shutil.rmtree(path)  # it was interrupted
-    if not path.exists():
-        run_in_process(RunFolder.create(path, experiment))
-    folder = RunFolder.open(path)
-    if folder.experiment() != experiment:
-        raise SystemExit(f"{path} is a run of another setting; choose another folder with --out.")
-    curve = list((folder.summary() or {})["accuracy_by_round"].values())
-    print(f"{name}, seed {seed}: best {100 * max(curve):.2f}, last {100 * _late(curve):.2f}", flush=True)
-    return curve
 
 
-def _late(curve: list[float]) -> float:
-    return statistics.fmean(curve[-LAST_ROUNDS:])
-
-
-def _spread(shares: list[float], sign: str = "") -> str:
-    deviation = statistics.stdev(shares) if len(shares) > 1 else 0.0
-    return f"{100 * statistics.fmean(shares):{sign}.2f} ± {100 * deviation:.2f}"
+def _late(curve: np.ndarray) -> float:
+    return float(curve[-LAST_ROUNDS:].mean())
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main()

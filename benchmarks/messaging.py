@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import zmq
 
-from benchmarks._common import load, show, workers
+from benchmarks._common import machine_load, show, workers
 from fedsim.contract import Contract, Field, Payload
 from nodes.accounts import Accounts
 from nodes.border import Border, where
@@ -146,7 +146,8 @@ def main() -> None:
     _report(ours_seconds, bare_seconds, arguments.clients)
     extra = total.wire_bytes / total.payload_bytes - 1
     print(f"bytes on the wire beyond the arrays: {extra:.3%} (aim: at most 0.15 %)")
-    print(f"the kernel agrees on {sum(audit.agrees for audit in audits)} of {len(audits)} connections; {load()}")
+    num_agree = sum(audit.agrees for audit in audits)
+    print(f"the kernel agrees on {num_agree} of {len(audits)} connections; {machine_load()}")
 
 
 def _timed(play: Callable[[], None], num_rounds: int) -> list[float]:

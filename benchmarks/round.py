@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks._common import load, show, wait_for, workers
+from benchmarks._common import machine_load, show, wait_for, workers
 from fedsim import assembly, config
 from fedsim.config import Experiment
 from fedsim.data import Federation
@@ -169,7 +169,7 @@ def main() -> None:
     headings = ("a round", "bare program", "fedsim", "ratio (aim 1.1)", "phase / even share (aim 1.1)")
     title = f"{arguments.clients} clients of HtCNN8 on {arguments.dataset}, {arguments.slots} slots"
     show(title, headings, rows)
-    print(load())
+    print(machine_load())
 
 
 if __name__ == "__main__":
