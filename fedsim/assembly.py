@@ -8,6 +8,7 @@ from fedsim.contract import Contract
 from fedsim.data import Federation
 from fedsim.methods.base import Client, ClientContext, Server, ServerContext, Setting, Task
 from fedsim.seeds import Streams
+from fedsim.stopwatch import Stopwatch
 
 CPU = torch.device("cpu")
 
@@ -54,7 +55,12 @@ def make_client(experiment: Experiment, federation: Federation, client: int, dev
     return methods.load(experiment.method_name).Client(context)
 
 
-def make_server(experiment: Experiment, federation: Federation, device: torch.device = CPU) -> Server:
+def make_server(
+    experiment: Experiment,
+    federation: Federation,
+    device: torch.device = CPU,
+    stopwatch: Stopwatch | None = None,
+) -> Server:
     if experiment.run.rehearsal:
         return rehearsal.Server(setting_of(experiment, federation))
     context = ServerContext(
@@ -64,6 +70,7 @@ def make_server(experiment: Experiment, federation: Federation, device: torch.de
         federation=federation,
         streams=Streams(experiment.run.seed),
         device=device,
+        stopwatch=stopwatch or Stopwatch(),
     )
     return methods.load(experiment.method_name).Server(context)
 

@@ -62,7 +62,8 @@ def server_accuracy(context: ServerContext, model: nn.Module, round: int) -> Met
     experiment = context.experiment
     if not experiment.data.global_test or not experiment.run.is_evaluated(round + 1):
         return {}
-    counted = count_correct(model, context.federation.global_test, context.device)
+    with context.stopwatch.part("evaluation"):
+        counted = count_correct(model, context.federation.global_test, context.device)
     return {"server_accuracy": counted["correct"] / counted["tested"]}
 
 

@@ -285,7 +285,8 @@ class PrototypeServer(Server, ABC):
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         task = self.context.task
         uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device)
-        combined = self.combine(round, uploaded)
+        with self.context.stopwatch.part("prototypes"):
+            combined = self.combine(round, uploaded)
         rows_nK, ids_n = combined.prototypes.rows()
         down = {"prototypes": rows_nK}
         if not self.sends_all_classes:

@@ -8,6 +8,7 @@ Dimensions: B batch, C classes, K features, P public samples.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -169,10 +170,12 @@ class ServerModel:
         self.model = model.to(context.device)
 
     def features(self) -> Tensor:
-        return public_features(self.model, self.public, self.context.device)
+        with self._timed():
+            return public_features(self.model, self.public, self.context.device)
 
     def features_and_logits(self) -> tuple[Tensor, Tensor]:
-        return features_and_logits(self.model, self.public, self.context.device)
+        with self._timed():
+            return features_and_logits(self.model, self.public, self.context.device)
 
     def learn(self, round: int, loss: Callable[[Tensor, Tensor, Tensor], Tensor], rows_k: Tensor) -> float:
         """`loss(logits, features, rows)` of public samples, trained on the rows given; returns its mean."""
@@ -183,20 +186,24 @@ class ServerModel:
             features_BK = model.features(batch.inputs)
             return loss(model.head(features_BK), features_BK, rows_k[rows_of(batch, context.device)])
 
-        return run_epochs(
-            loss_of_batch,
-            [model],
-            chosen,
-            public_training(context.experiment.train, training.epochs, training.batch_size, training.lr),
-            streams=context.streams,
-            round=round,
-            device=context.device,
-            purpose="server-model",
-            optimizer=make_optimizer(training.optimizer, model, training.lr),
-        )
+        with self._timed():
+            return run_epochs(
+                loss_of_batch,
+                [model],
+                chosen,
+                public_training(context.experiment.train, training.epochs, training.batch_size, training.lr),
+                streams=context.streams,
+                round=round,
+                device=context.device,
+                purpose="server-model",
+                optimizer=make_optimizer(training.optimizer, model, training.lr),
+            )
 
     def accuracy(self, round: int) -> Metrics:
         return server_accuracy(self.context, self.model, round)
+
+    def _timed(self) -> AbstractContextManager[None]:
+        return self.context.stopwatch.part("server model")
 
 
 def public_training(train: Train, epochs: int, batch_size: int, lr: float) -> Train:

@@ -6,7 +6,6 @@ which is why they give the same bits.
 
 import math
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from fedsim.data import Federation
 from fedsim.methods.base import Metrics, State, Upload
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
+from fedsim.stopwatch import Stopwatch
 from nodes.border import Border, tests_of
 from nodes.placement import place_server, usable_gpus
 from nodes.processes import cores
@@ -47,12 +47,12 @@ class Conductor:
     def __init__(self, experiment: Experiment, federation: Federation, folder: RunFolder, device: torch.device):
         self.experiment = experiment
         self.folder = folder
-        self.server = assembly.make_server(experiment, federation, device)
+        self.stopwatch = Stopwatch(torch.cuda.synchronize if device.type == "cuda" else None)
+        self.server = assembly.make_server(experiment, federation, device, self.stopwatch)
         setting = assembly.setting_of(experiment, federation)
         self.border = Border(assembly.contract_of(experiment), setting.dimensions)
         self.down: Arrays = {}
         self.history: list[Row] = []
-        self.server_seconds = 0.0
         self.is_learning = False
         """True inside the server's own step, which may take minutes and can be thrown away at any moment."""
         self._streams = Streams(experiment.run.seed)
@@ -90,13 +90,13 @@ class Conductor:
                 for client, report in ordered.items()
                 if client in plan.cohort
             ]
-            started = time.perf_counter()
             self.is_learning = True
             try:
-                step = self.server.aggregate(round, uploads)
+                with self.stopwatch.part("aggregation"):
+                    step = self.server.aggregate(round, uploads)
             finally:
                 self.is_learning = False
-            self.server_seconds = time.perf_counter() - started
+            self.folder.add_server_timings(round, self.stopwatch.take())
             self.down, metrics = step.down, step.metrics
             self.folder.add_records(round, step.records)
         row = {"round": round, **self._summary(ordered), **metrics}

@@ -142,7 +142,7 @@ class Coordinator(Reception):
         if plan.save:
             self._save(plan.order.round)
         self._round = None
-        self._say_round_finished(plan, row, started, collected)
+        self._say_round_finished(row, started, collected)
 
     def _ask(self, current: Round) -> None:
         """Send work to everyone whose turn it is."""
@@ -175,16 +175,14 @@ class Coordinator(Reception):
         self._checkpoints.save(manifest, self.conductor.state())
         self.events.say("checkpoint", round=round)
 
-    def _say_round_finished(self, plan: Plan, row: Row, started: float, collected: float) -> None:
+    def _say_round_finished(self, row: Row, started: float, collected: float) -> None:
         so_far = self.accounts.ledger.wire_bytes
         now = time.monotonic()
-        server_seconds = self.conductor.server_seconds if plan.order.train else 0.0
         self.events.say(
             "round_finished",
             **row,
             seconds=now - started,
             collect_seconds=collected - started,
-            server_seconds=server_seconds,
             wire_bytes_up=so_far["up"],
             wire_bytes_down=so_far["down"],
             **self._kernel_so_far(),

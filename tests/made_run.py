@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsim.config import build
 from fedsim.results.folder import RunFolder
+from fedsim.stopwatch import Spent
 
 TRAIN_MC = np.array([[6, 3, 0], [0, 9, 0], [4, 4, 4]])
 TEST_MC = np.array([[2, 2, 0], [0, 4, 0], [2, 2, 1]])
@@ -17,7 +18,8 @@ CORRECT = {0: (0, 0, 0), 1: (1, 2, 1), 2: (3, 4, 2)}
 """Round -> right answers of each client, of 4, 4 and 5."""
 TESTED = (4, 4, 5)
 SECONDS = {"receive": 0.125, "evaluate": 0.25, "train": 1.0, "upload": 0.125, "round_trip": 2.0}
-ROUND_SECONDS, SERVER_SECONDS = 5.0, 0.5
+ROUND_SECONDS = 5.0
+SERVER_PARTS = {"prototypes": Spent(0.375, 0.75), "aggregation": Spent(0.125, 0.125)}
 CLASSES_HELD = ((0, 1), (1,), (0, 1, 2))
 UP_BYTES, DOWN_BYTES, HEADER_BYTES, HANDSHAKE_BYTES = 100, 400, 10, 50
 """On the wire, of one message."""
@@ -33,7 +35,7 @@ def make_run(path: Path, *, method: str = "fedproto", dataset: str = "spiral", w
         trains = round < 2
         _add_round(folder, round, correct, trains=trains, wire=wire)
         said = {"event": "round_finished", "time": 105.0 + 5 * round, "round": round, "seconds": ROUND_SECONDS}
-        events.append(said | ({"server_seconds": SERVER_SECONDS if trains else 0.0} if wire else {}))
+        events.append(said)
     (folder.path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     summary = {
         "architectures": ["CNN1", "CNN2"],
@@ -64,6 +66,7 @@ def _add_round(folder: RunFolder, round: int, correct: tuple[int, ...], *, train
     if trains:
         row |= {"server_loss_first": 4.0, "server_loss": 3.0 - round, "margin_max": 2.0, "margin_mean": 1.5}
         folder.add_records(round, _records(round))
+        folder.add_server_timings(round, SERVER_PARTS)
     folder.add_metrics(row)
     metrics = {
         client: {"correct": correct[client], "tested": tested[client]} | ({"loss": 1.5 + client} if trains else {})

@@ -21,6 +21,7 @@ from fedsim.contract import Arrays
 from fedsim.data import ClientData, Federation, Subset
 from fedsim.models import SplitModel
 from fedsim.seeds import Streams
+from fedsim.stopwatch import Stopwatch
 
 Metrics = dict[str, float]
 State = dict[str, np.ndarray]
@@ -140,6 +141,8 @@ class ServerContext:
     federation: Federation  # for public data and the global test set; never a client's samples
     streams: Streams
     device: torch.device
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    """Measures the parts of the server's step that a method names."""
 
 
 class Client(ABC):

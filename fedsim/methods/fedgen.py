@@ -205,7 +205,8 @@ class Server(SharedHeadServer):
         average_heads(self.head, uploads, self.config.aggregation)
         metrics: Metrics = {}
         if uploads and not self.config.frozen_generator:
-            metrics = self._fit(round, self._ensemble(uploads))
+            with self.context.stopwatch.part("generator"):
+                metrics = self._fit(round, self._ensemble(uploads))
         return Step({"head": flatten(self.head), "generator": flatten(self.generator)}, metrics)
 
     def modules(self) -> dict[str, nn.Module]:

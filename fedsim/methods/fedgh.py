@@ -64,7 +64,8 @@ class Server(SharedHeadServer):
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         task = self.context.task
         uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device)
-        first_loss, loss = self._fit(round, uploaded)
+        with self.context.stopwatch.part("head"):
+            first_loss, loss = self._fit(round, uploaded)
         return Step({"head": flatten(self.head)}, {"server_loss_first": first_loss, "server_loss": loss})
 
     def _fit(self, round: int, uploaded: Uploaded) -> tuple[float, float]:

@@ -261,18 +261,19 @@ class Server(base.Server):
         valid = streams.torch("valid-latents", round=round)
         is_xl = config.kind == "stylegan" and self.generator.num_labels > 0
         published = PUBLISHED["stylegan_xl" if is_xl else config.kind]
-        fit = self.transformer.fit(
-            uploaded.vectors_NK,
-            uploaded.labels_N,
-            draw_valid=lambda num: self.generator.draw(num, valid),
-            epochs=config.server_epochs,
-            batch_size=config.server_batch_size,
-            lr=published.server_lr if config.server_lr == "auto" else config.server_lr,
-            mmd_weight=config.mmd_weight,
-            mse_weight=published.mse_weight if config.mse_weight == "auto" else config.mse_weight,
-            clip_norm=config.clip_norm,
-            generator=streams.torch("server-order", round=round),
-        )
+        with self.context.stopwatch.part("feature transformer"):
+            fit = self.transformer.fit(
+                uploaded.vectors_NK,
+                uploaded.labels_N,
+                draw_valid=lambda num: self.generator.draw(num, valid),
+                epochs=config.server_epochs,
+                batch_size=config.server_batch_size,
+                lr=published.server_lr if config.server_lr == "auto" else config.server_lr,
+                mmd_weight=config.mmd_weight,
+                mse_weight=published.mse_weight if config.mse_weight == "auto" else config.mse_weight,
+                clip_norm=config.clip_norm,
+                generator=streams.torch("server-order", round=round),
+            )
         down, records = self._pairs(round, self.transformer.centroids_CH.detach().clone())
         metrics = {"mmd_first": fit.mmd_first, "mse_first": fit.mse_first, "mmd": fit.mmd, "mse": fit.mse}
         return Step(down, metrics, records)
@@ -306,7 +307,8 @@ class Server(base.Server):
     def _pairs(self, round: int | None, latents_CH: Tensor) -> tuple[Arrays, Arrays]:
         """What goes down, and the images for the record."""
         config = self.config
-        images = fit_images(self.generator.images(latents_CH), self.context.task.input_shape) * 2 - 1
+        with self.context.stopwatch.part("images"):
+            images = fit_images(self.generator.images(latents_CH), self.context.task.input_shape) * 2 - 1
         if config.noisy_pairs:
             draw = self.context.streams.torch("pair-noise", round=round)
             images = with_noise(images, config.image_noise, config.noise_coefficient, draw)

@@ -5,6 +5,7 @@ partition.csv    how many samples of which class each client holds
 metrics.csv      one row a round; the same bits for the same config and seed, however it was run
 clients.csv      one row a round and client, likewise
 timings.csv      where each client's time went (never the same twice)
+server_timings.csv  where the time of the server's step went, and the processors' time
 ledger.csv       every byte, by round, client, direction, message and payload
 events.jsonl     what happened, as it happened
 metrics.tfevents what each round reports, for TensorBoard
@@ -18,6 +19,7 @@ logs/, checkpoints/
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,13 @@ from fedsim.config import Experiment, build, read_toml, to_toml
 from fedsim.errors import UserError
 from fedsim.results.tensorboard import FILE_NAME as TENSORBOARD_FILE
 from fedsim.results.tensorboard import EventFile
+from fedsim.stopwatch import Spent
 
 PARTITION_COLUMNS = ("client", "class", "train", "test")
 CLIENT_COLUMNS = ("round", "client", "correct", "tested", "loss")
 TIMING_COLUMNS = ("round", "client", "receive", "evaluate", "train", "upload", "save", "round_trip")
+SERVER_TIMING_COLUMNS = ("round", "part", "seconds", "cpu_seconds")
+BY_ROUND = ("metrics.csv", "clients.csv", "timings.csv", "server_timings.csv")
 
 
 class RunFolder:
@@ -96,6 +101,10 @@ class RunFolder:
     def add_timings(self, round: int, seconds: Mapping[int, Mapping[str, float]]) -> None:
         self._add("timings.csv", TIMING_COLUMNS, round, seconds)
 
+    def add_server_timings(self, round: int, parts: Mapping[str, Spent]) -> None:
+        rows = [{"round": round, "part": part, **asdict(spent)} for part, spent in parts.items()]
+        _append(self.path / "server_timings.csv", SERVER_TIMING_COLUMNS, rows)
+
     def add_records(self, round: int, records: Mapping[str, np.ndarray]) -> None:
         if records:
             folder = self.path / "records"
@@ -125,7 +134,7 @@ class RunFolder:
     def forget_after(self, round: int) -> None:
         """Before a run is resumed: drop all rows of rounds that will be played again."""
         EventFile(self.path / TENSORBOARD_FILE).forget_after(round)
-        for name in ("metrics.csv", "clients.csv", "timings.csv"):
+        for name in BY_ROUND:
             columns, rows = _read(self.path / name)
             if columns:
                 _rewrite(self.path / name, columns, [row for row in rows if int(row["round"]) <= round])

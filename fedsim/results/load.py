@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedsim.config import Experiment, read_toml
 from fedsim.errors import UserError
-from fedsim.results.folder import CLIENT_COLUMNS, PARTITION_COLUMNS, TIMING_COLUMNS
+from fedsim.results.folder import CLIENT_COLUMNS, PARTITION_COLUMNS, SERVER_TIMING_COLUMNS, TIMING_COLUMNS
 
 Kinds = Mapping[str, type]
 """The columns that a table must have, and what is in them; any others are numbers."""
@@ -30,6 +30,7 @@ METRICS: Kinds = {"round": int} | dict.fromkeys(
 """Further columns are what a method's server reports."""
 CLIENTS: Kinds = dict.fromkeys(CLIENT_COLUMNS, float) | {"round": int, "client": int}
 TIMINGS: Kinds = dict.fromkeys(TIMING_COLUMNS, float) | {"round": int, "client": int}
+SERVER_TIMINGS: Kinds = dict.fromkeys(SERVER_TIMING_COLUMNS, float) | {"round": int, "part": str}
 PARTITION: Kinds = dict.fromkeys(PARTITION_COLUMNS, int)
 LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
 LEDGER: Kinds = (
@@ -80,6 +81,7 @@ class LoadedRun:
     metrics: Table
     clients: Table
     timings: Table
+    server_timings: Table
     ledger: Table
     partition: Table
     summary: dict[str, Any] | None
@@ -178,6 +180,7 @@ def load(path: Path) -> LoadedRun:
         metrics=metrics,
         clients=_table(path / "clients.csv", CLIENTS),
         timings=_table(path / "timings.csv", TIMINGS),
+        server_timings=_table(path / "server_timings.csv", SERVER_TIMINGS),
         ledger=_table(path / "ledger.csv", LEDGER),
         partition=_table(path / "partition.csv", PARTITION),
         summary=_summary(path / "summary.json"),

@@ -39,6 +39,7 @@ def write_report(folder: Path) -> Path:
         payloads=report_tables.payloads(run),
         kernel_check=report_tables.kernel_check(run),
         timings=report_tables.timings(run),
+        server_timings=report_tables.server_timings(run),
         config=report_tables.config(run.experiment),
     )
     return _write(folder / FILE_NAME, page)
@@ -92,6 +93,7 @@ def _render(template: str, **values: Any) -> str:
         "share": lambda value: "–" if value is None else f"{100 * value:.2f} %",
         "bytes": lambda value: "–" if value is None else size(value),
         "count": lambda value: "–" if value is None else f"{value:,}",
+        "cores": lambda value: "–" if value is None else f"{value:.2f}",
         "seconds": lambda value: "–" if value is None else f"{value:,.3f}" if value < 10 else f"{value:,.1f}",
     }
     return environment.get_template(template).render(version=__version__, **values)

@@ -115,6 +115,25 @@ def timings(run: LoadedRun) -> list[Row]:
     return [*rows, {"part": "whole round", "seconds": whole, "share": 1.0}]
 
 
+def server_timings(run: LoadedRun) -> list[Row]:
+    """What the server's step is made of on average, as a share, and on how many cores."""
+    table = run.server_timings
+    if not len(table):
+        return []
+    num_steps = len(np.unique(table["round"]))
+    parts = [(part, table.where(part=part)) for part in dict.fromkeys(table["part"].tolist())]
+    whole = table["seconds"].sum()
+    return [
+        {
+            "part": part,
+            "seconds": rows["seconds"].sum() / num_steps,
+            "share": rows["seconds"].sum() / whole if whole else None,
+            "cores": rows["cpu_seconds"].sum() / rows["seconds"].sum() if rows["seconds"].sum() else None,
+        }
+        for part, rows in [*parts, ("whole step", table)]
+    ]
+
+
 def config(experiment: Experiment) -> list[tuple[str, list[tuple[str, str, bool]]]]:
     """Section -> option, value, and whether it is not fedsim's default, which a method's options have none of."""
     given, default = msgspec.to_builtins(experiment), msgspec.to_builtins(Experiment())

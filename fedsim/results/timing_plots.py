@@ -26,9 +26,8 @@ def seconds(run: LoadedRun) -> dict[str, np.ndarray]:
     own = {name: np.nan_to_num(table[name]) for name in ("receive", "evaluate", "train", "upload", "save")}
     work = np.sum(list(own.values()), axis=0) if len(table) else np.zeros(0)
     round_trip = np.where(np.isnan(table["round_trip"]), work, table["round_trip"])  # in one process: no wire
-    said = [run.rounds.get(int(round), {}) for round in table["round"]]
-    whole = np.array([event.get("seconds", 0.0) for event in said])
-    server = np.array([event.get("server_seconds", 0.0) for event in said])
+    whole = np.array([run.rounds.get(int(round), {}).get("seconds", 0.0) for round in table["round"]])
+    server = _server_seconds(run)[table["round"]]
     return {
         "train": own["train"],
         "evaluate": own["evaluate"],
@@ -38,6 +37,13 @@ def seconds(run: LoadedRun) -> dict[str, np.ndarray]:
         "wait": np.maximum(whole - round_trip - server, 0.0),
         "server": server,
     }
+
+
+def _server_seconds(run: LoadedRun) -> np.ndarray:
+    """Round -> how long the server's step took; 0 in a round without one."""
+    steps = run.server_timings
+    num_rounds = max([0, *run.timings["round"], *steps["round"]]) + 1
+    return np.bincount(steps["round"], steps["seconds"], minlength=num_rounds)
 
 
 def means(run: LoadedRun, by: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:

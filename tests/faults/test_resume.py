@@ -103,7 +103,7 @@ def test_rows_that_were_cut_off_by_the_crash_are_dropped(
     run = cluster(*ROUNDS, "--checkpoint-every", "5")
     wait_for_event(run.folder, "round_finished", round=6)
     kill_all(run)
-    for name in ("metrics.csv", "clients.csv", "timings.csv"):
+    for name in ("metrics.csv", "clients.csv", "timings.csv", "server_timings.csv"):
         with (run.folder / name).open("a") as file:
             file.write("1")
     resume(run).succeed()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Run, bits, rows
+from commands import Run, bits, events_of, rows
 
 NUM_CLIENTS, NUM_CLASSES, FEATURE_DIM, NUM_ROUNDS, NUM_PUBLIC = 3, 10, 8, 2, 60
 IMAGE = 28 * 28
@@ -51,6 +51,19 @@ def test_every_element_of_fedprotokd(
     assert run.booked("elements", purpose="setup", direction="up") == 0
     # Sent or known: the same images, so the same results.
     assert bits(run.folder) == bits(reference(*METHODS["fedprotokd"]))
+
+
+def test_the_server_s_model_is_in_the_timings(cluster: Callable[..., Run]) -> None:
+    run = cluster(*METHODS["fedprotokd"]).succeed()
+    timed = rows(run.folder / "server_timings.csv")
+    finished = {event["round"]: event["seconds"] for event in events_of(run.folder, "round_finished")}
+    for round in range(NUM_ROUNDS):
+        parts = {row["part"]: row for row in timed if int(row["round"]) == round}
+        assert parts.keys() == {"aggregation", "prototypes", "server model", "evaluation"}
+        assert all(float(row["seconds"]) > 0 for row in parts.values())
+        assert float(parts["server model"]["cpu_seconds"]) > 0
+        assert sum(float(row["seconds"]) for row in parts.values()) < finished[round]
+    assert len(timed) == 4 * NUM_ROUNDS  # and nothing in the round that only evaluates
 
 
 def test_server_and_clients_are_in_the_metrics(reference: Callable[..., Path]) -> None:

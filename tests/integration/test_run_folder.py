@@ -35,6 +35,7 @@ def half_taking_part(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_all_files_are_there(finished: Run) -> None:
     assert {path.name for path in finished.folder.iterdir()} == {
         *("config.toml", "partition.csv", "metrics.csv", "clients.csv", "timings.csv", "ledger.csv"),
+        "server_timings.csv",
         *("events.jsonl", "metrics.tfevents"),
         *("final.safetensors", "summary.json", "records", "logs"),
     }
@@ -187,6 +188,7 @@ def test_a_run_in_one_process_leaves_the_same_files_but_those_of_the_wire(refere
     names = {path.name for path in reference().iterdir()}
     assert names == {
         *("config.toml", "partition.csv", "metrics.csv", "clients.csv", "timings.csv", "events.jsonl"),
+        "server_timings.csv",
         "metrics.tfevents",
         *("final.safetensors", "summary.json", "records", "logs"),
     }

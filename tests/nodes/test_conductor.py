@@ -243,6 +243,15 @@ def test_a_restored_conductor_goes_on_as_if_nothing_happened(conduct):
     }
 
 
+def test_the_server_s_step_is_timed_in_rounds_that_train(conduct):
+    conductor = conduct(run={"clients": 1, "rounds": 2})
+    for round in range(3):
+        upload = rows([1.0, round], classes=[0]) if round < 2 else {}
+        conductor.conclude(conductor.plan(round), {0: report(1, 2, 0.5, **upload)}, SIZES)
+    timed = [(row["round"], row["part"]) for row in table(conductor, "server_timings.csv")]
+    assert timed == [("0", "aggregation"), ("0", "prototypes"), ("1", "aggregation"), ("1", "prototypes")]
+
+
 @pytest.mark.parametrize("wanted", [1, 2])
 def test_the_server_s_threads_are_as_configured(wanted):
     before = torch.get_num_threads()

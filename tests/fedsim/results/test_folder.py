@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 from fedsim.config import build
 from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
+from fedsim.stopwatch import Spent
 
 EXPERIMENT = build([{"run": {"clients": 3}, "method": {"name": "fedproto"}}])
 
@@ -29,6 +30,7 @@ def fill(folder: RunFolder, rounds: range) -> None:
             round, {1: {"correct": round, "tested": 9, "loss": 0.1}, 0: {"correct": 0, "tested": 4}}
         )
         folder.add_timings(round, {0: {"train": 0.5, "round_trip": 0.75}})
+        folder.add_server_timings(round, {"aggregation": Spent(0.25, 0.5), "evaluation": Spent(0.125, 0.125)})
 
 
 # ----------------------------------------------------------------------------------------------- make and open
@@ -97,6 +99,15 @@ def test_timings_have_a_column_for_each_step(folder):
     ]
 
 
+def test_timings_of_the_server_have_a_row_for_each_part(folder):
+    fill(folder, range(1))
+    assert lines(folder, "server_timings.csv") == [
+        "round,part,seconds,cpu_seconds",
+        "0,aggregation,0.25,0.5",
+        "0,evaluation,0.125,0.125",
+    ]
+
+
 def test_numbers_keep_all_their_bits(folder):
     value = 0.1 + 0.2
     folder.add_metrics({"round": 0, "accuracy": value})
@@ -123,11 +134,13 @@ def test_columns_grow_and_earlier_rows_stay(folder):
 
 def test_a_resumed_run_forgets_the_rounds_it_plays_again(folder):
     fill(folder, range(5))
-    whole = {name: lines(folder, name) for name in ("metrics.csv", "clients.csv", "timings.csv")}
+    names = ("metrics.csv", "clients.csv", "timings.csv", "server_timings.csv")
+    whole = {name: lines(folder, name) for name in names}
     folder.forget_after(2)
     assert lines(folder, "metrics.csv") == whole["metrics.csv"][:4]
     assert lines(folder, "clients.csv") == whole["clients.csv"][:7]
     assert lines(folder, "timings.csv") == whole["timings.csv"][:4]
+    assert lines(folder, "server_timings.csv") == whole["server_timings.csv"][:7]
     fill(folder, range(3, 5))
     assert {name: lines(folder, name) for name in whole} == whole
 

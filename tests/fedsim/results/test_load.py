@@ -13,7 +13,7 @@ from made_run import CORRECT, make_run
 from fedsim.errors import UserError
 from fedsim.results.load import load
 
-TABLES = ("metrics", "clients", "timings", "ledger", "partition")
+TABLES = ("metrics", "clients", "timings", "server_timings", "ledger", "partition")
 
 
 @pytest.fixture

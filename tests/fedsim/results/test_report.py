@@ -127,6 +127,15 @@ def test_where_the_time_went(page):
     assert rows[-1][2] == "100.00 %"
 
 
+def test_what_the_server_s_step_is_made_of(page):
+    assert page.table("in the server's mean step") == [
+        ["in the server's mean step", "seconds", "share", "cores"],
+        ["prototypes", "0.375", "75.00 %", "2.00"],
+        ["aggregation", "0.125", "25.00 %", "1.00"],
+        ["whole step", "0.500", "100.00 %", "1.75"],
+    ]
+
+
 def test_the_facts_on_top(page):
     for fact in ("69.23 %", "round 2", "840 B", "2.64 kB", "3 of 3", "12.5 s", "the run is complete"):
         assert fact in page.text
@@ -160,7 +169,7 @@ def test_names_are_shown_as_they_are_and_not_run(tmp_path):
     (path / "summary.json").write_text(
         json.dumps(summary | {"reason": "stopped & <i>gone</i>", "completed": False})
     )
-    for name in ("records", "timings.csv", "ledger.csv", "partition.csv"):
+    for name in ("records", "timings.csv", "server_timings.csv", "ledger.csv", "partition.csv"):
         shutil.rmtree(path / name) if (path / name).is_dir() else (path / name).unlink()
     text = report.write_report(path).read_text()
     assert "<script" not in text and "<b>" not in text and "<i>" not in text
@@ -169,7 +178,7 @@ def test_names_are_shown_as_they_are_and_not_run(tmp_path):
 
 def test_a_killed_run_has_a_page_too(tmp_path):
     path = make_run(tmp_path / "run")
-    for name in ("summary.json", "ledger.csv", "partition.csv", "timings.csv"):
+    for name in ("summary.json", "ledger.csv", "partition.csv", "timings.csv", "server_timings.csv"):
         (path / name).unlink()
     shutil.rmtree(path / "records")
     page = Page(report.write_report(path).read_text())
