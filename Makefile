@@ -28,6 +28,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.prototypes
 	$(BIN)/python -m benchmarks.server_optimizers
+	$(BIN)/python -m benchmarks.server_model
 	$(BIN)/python -m benchmarks.feature_transformer
 	$(BIN)/python -m benchmarks.generators
 
