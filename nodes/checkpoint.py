@@ -5,7 +5,8 @@
     checkpoints/client-00003/round-000011.safetensors
 
 A set of files counts only once the manifest names it, so a crash at any moment leaves the previous set whole.
-Each node keeps its two newest files: the manifest names one of them, whichever side of the crash it is on.
+A file is removed only when the manifest names another. What it names may be much older than the newest file: a
+client that was late at a checkpoint has saved its state all the same, but is not part of that checkpoint.
 Clients on other machines keep theirs in a folder of their own; the manifest then names rounds they know.
 """
 
@@ -23,7 +24,6 @@ from safetensors.numpy import load_file, save
 from fedsim.errors import UserError
 from fedsim.methods.base import State
 
-_KEPT_FILES = 2
 _ROUND_FILE = re.compile(r"round-(\d+)\.safetensors$")
 
 
@@ -49,8 +49,11 @@ class StateFiles:
         # safetensors wants contiguous memory; np.ascontiguousarray would make a vector of a 0-d array.
         arrays = {name: np.asarray(array, order="C") for name, array in state.items()}
         write_atomically(self._path(round), save(arrays))
-        for old in self._rounds()[:-_KEPT_FILES]:
-            self._path(old).unlink()
+
+    def keep_only(self, *rounds: int) -> None:
+        matches = [_ROUND_FILE.match(path.name) for path in self.folder.iterdir()]
+        for round in {int(match.group(1)) for match in matches if match} - set(rounds):
+            self._path(round).unlink()
 
     def load(self, round: int) -> State:
         path = self._path(round)
@@ -61,10 +64,6 @@ class StateFiles:
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.safetensors"
-
-    def _rounds(self) -> list[int]:
-        matches = (_ROUND_FILE.match(path.name) for path in self.folder.iterdir())
-        return sorted(int(match.group(1)) for match in matches if match)
 
 
 class Checkpoints:
@@ -78,6 +77,7 @@ class Checkpoints:
         """All clients have saved theirs already: the manifest makes the set valid."""
         self._server.save(manifest.round, state)
         write_atomically(self.folder / "manifest.json", msgspec.json.encode(manifest))
+        self._server.keep_only(manifest.round)
 
     def load(self) -> tuple[Manifest, State] | None:
         """The newest whole set, or None when the run never got as far as one."""

@@ -191,6 +191,7 @@ class ClientNode:
         if work.save:
             started = time.perf_counter()
             self._states.save(work.round, self._half.state())
+            self._states.keep_only(work.round, work.keep)
             seconds["save"] = time.perf_counter() - started
         check_metrics(report.metrics, where(self.client, work.round, "up"))
         parcel = self._border.outgoing(report.arrays, contract.up, where(self.client, work.round, "up"))

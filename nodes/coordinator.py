@@ -157,6 +157,7 @@ class Coordinator(Reception):
                 train=order.train,
                 evaluate=order.evaluate,
                 save=self._plan.save,
+                keep=member.named_round,
             )
             purpose = "method" if ask.client in self._plan.cohort else "evaluation"
             parcel = self._down if order.train or order.evaluate else Parcel()
@@ -166,13 +167,16 @@ class Coordinator(Reception):
 
     def _save(self, round: int) -> None:
         """All clients that answered have saved; the manifest makes the set a checkpoint."""
+        members = self.members.by_id.values()
         manifest = Manifest(
             round=round,
-            client_rounds={str(c): member.saved_round for c, member in self.members.by_id.items()},
+            client_rounds={str(member.client): member.saved_round for member in members},
             history=self.conductor.history,
             ledger=self.accounts.ledger.rows(),
         )
         self._checkpoints.save(manifest, self.conductor.state())
+        for member in members:
+            member.named_round = member.saved_round
         self.events.say("checkpoint", round=round)
 
     def _say_round_finished(self, row: Row, started: float, collected: float) -> None:

@@ -16,7 +16,9 @@ class Member:
     place: Place
     ready: Ready | None = None
     saved_round: int = -1
-    """The round of the newest state that the client has saved."""
+    """The round of the newest state that the client has saved in time."""
+    named_round: int = -1
+    """The round of its state that the last checkpoint names."""
     num_train: int = 0
     """Training samples; known from its first Ready on, also while it is being started again."""
     has_answered: bool = False
@@ -54,7 +56,8 @@ class Members:
         member = Member(client, arrived.route, Place(hello.place, hello.slots))
         if known is not None:
             self._by_route.pop(known.route, None)
-            member.saved_round, member.train_seconds = known.saved_round, known.train_seconds
+            member.saved_round, member.named_round = known.saved_round, known.named_round
+            member.train_seconds = known.train_seconds
             member.has_answered, member.num_train = known.has_answered, known.num_train
         self.by_id[client] = self._by_route[arrived.route] = member
         return member

@@ -126,7 +126,7 @@ class Reception(ABC):
             self._on_returned(member)
             return
         if known is None and self._resumed is not None:
-            member.saved_round = self._resumed.client_rounds.get(str(member.client), -1)
+            member.saved_round = member.named_round = self._resumed.client_rounds.get(str(member.client), -1)
         if member.has_answered and member.saved_round < 0:
             reason = f"client {member.client} has no saved state to go on with; use --checkpoint-every."
             self._refuse(arrived.route, member.client, reason)

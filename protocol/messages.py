@@ -21,6 +21,7 @@ VERSION = 1
 
 ClientId = Annotated[int, Meta(ge=0, lt=1_000_000)]
 RoundNumber = Annotated[int, Meta(ge=0, lt=1 << 31)]
+SavedRound = Annotated[int, Meta(ge=-1, lt=1 << 31)]
 Name = Annotated[str, Meta(max_length=64)]
 RunId = Annotated[str, Meta(max_length=32)]
 Text = Annotated[str, Meta(max_length=2000)]
@@ -52,7 +53,7 @@ class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
     """Carries the experiment as one array of JSON text."""
 
     run: RunId
-    restore: Annotated[int, Meta(ge=-1, lt=1 << 31)]
+    restore: SavedRound
     """The round whose saved state the client takes up; -1 for a fresh start."""
 
 
@@ -82,6 +83,8 @@ class Work(Message, tag="work", frozen=True, kw_only=True):
     train: bool
     evaluate: bool
     save: bool
+    keep: SavedRound
+    """The client's saved state that the last checkpoint names, which must outlive this one; -1 for none."""
 
 
 class Result(Message, tag="result", frozen=True, kw_only=True):

@@ -54,6 +54,7 @@ def hand_driven_server(
     """`hand_driven_server("--method", "local")`: the address and the run of a server that waits for clients
     of the test's own making, which compute in this process, on one thread as clients do."""
     import torch
+    import torch._dynamo  # or the first optimizer would load it, in the middle of a round
 
     monkeypatch.setenv("FEDSIM_CACHE", str(command_cache))
     num_threads = torch.get_num_threads()

@@ -1,5 +1,6 @@
 """A run that was killed and resumed, however often, ends with the bits of a run that was left alone."""
 
+import json
 import os
 import random
 import shutil
@@ -23,6 +24,7 @@ from commands import (
     wait_for,
     wait_for_event,
 )
+from handmade import HandmadeClient
 
 ROUNDS = ("--rounds", "12")
 Cluster = Callable[..., Run]
@@ -124,6 +126,42 @@ def test_a_crash_while_files_are_written_leaves_the_previous_checkpoint_whole(
     (run.folder / "checkpoints" / ".manifest.json.123").write_bytes(b'{"round": 9')
     resume(run).succeed()
     assert bits(run.folder) == bits(reference(*ROUNDS))
+
+
+def test_a_client_keeps_what_the_last_checkpoint_names_and_what_the_next_will(cluster: Cluster) -> None:
+    run = cluster("--checkpoint-every", "1").succeed()
+    for client in range(4):
+        saved = {path.name for path in (run.folder / "checkpoints" / f"client-{client:05d}").iterdir()}
+        assert saved == {"round-000001.safetensors", "round-000002.safetensors"}
+
+
+def test_a_client_that_is_late_at_every_checkpoint_is_told_to_keep_the_state_that_counts(
+    hand_driven_server: Callable[..., tuple[str, Run]],
+) -> None:
+    """It saves its state each time, but no checkpoint names that: the one that counts must outlive them all."""
+    address, run = hand_driven_server(
+        *("--clients", "2", "--rounds", "4", "--checkpoint-every", "1"),
+        *("--set", "cluster.quorum=0.5", "--set", "cluster.deadline_seconds=3"),
+    )
+    kept, named = [], []
+    with HandmadeClient(address, 0) as punctual, HandmadeClient(address, 1) as slow:
+        for client in (punctual, slow):
+            client.join()
+        for round in range(5):
+            asked = [(client, *client.next_work()) for client in (punctual, slow)]
+            kept.append(tuple(work.keep for _, work, _ in asked))
+            for client, work, down in asked:
+                if client is slow and round in (1, 2):
+                    wait_for_event(run.folder, "left_out", round=round, client=1)
+                client.answer(work, client.do(work, down))
+            if round < 4:
+                wait_for_event(run.folder, "checkpoint", round=round)
+                manifest = json.loads((run.folder / "checkpoints" / "manifest.json").read_text())
+                named.append((manifest["client_rounds"]["0"], manifest["client_rounds"]["1"]))
+        assert punctual.next_work() is None and slow.next_work() is None
+    run.succeed()
+    assert named == [(0, 0), (1, 0), (2, 0), (3, 3)]
+    assert kept == [(-1, -1), *named]
 
 
 def test_a_broken_manifest_is_a_sentence(cluster: Cluster, resume: Callable[[Run], Run]) -> None:

@@ -23,7 +23,9 @@ SEEDS_OF_MESSAGES = [
         run="run-1", num_train=600, num_test=200, num_parameters=10**6, start_seconds=1.25, pss_bytes=2**33
     ),
     messages.Setup(run="run-1"),
-    messages.Work(run="run-1", round=70_000, attempt=1, slot=0, train=True, evaluate=False, save=True),
+    messages.Work(
+        run="run-1", round=70_000, attempt=1, slot=0, train=True, evaluate=False, save=True, keep=69_999
+    ),
     messages.Result(run="run-1", round=3, attempt=0, metrics={"accuracy": 0.5}, seconds={"train": 2.0}),
     messages.Failure(run="run-1", round=3, error="ValueError: é"),
     messages.Stop(reason="done"),

@@ -41,7 +41,7 @@ def hostile_messages(draw: random.Random) -> Iterator[Frames]:
             )
         )
     yield encode(messages.Stop(reason="stop"))
-    yield encode(messages.Work(run="", round=1, attempt=0, slot=0, train=True, evaluate=True, save=True))
+    yield encode(messages.Work(run="", round=1, attempt=0, slot=0, train=True, evaluate=True, save=True, keep=-1))
     arrays = pack({"weights": np.ones(4000, np.float32)}, {"weights": "parameters"})
     yield encode(messages.Result(run="", round=1, attempt=0, metrics={}, seconds={}), arrays)
     # What our own encoder would never write.
@@ -241,7 +241,7 @@ def chatter(noisy: HandmadeClient, work: messages.Work) -> int:
     for round, attempt in ((work.round, 7), (work.round + 1, 0), (max(work.round - 1, 0), 5), (1 << 30, 1 << 30)):
         noisy.socket.send(messages.Result(round=round, attempt=attempt, **other))
     noisy.socket.send(
-        messages.Work(run=noisy.run, round=0, attempt=0, slot=0, train=True, evaluate=True, save=True)
+        messages.Work(run=noisy.run, round=0, attempt=0, slot=0, train=True, evaluate=True, save=True, keep=-1)
     )
     noisy.socket.send(messages.Setup(run=noisy.run))
     noisy.socket._socket.send_multipart([b"\xc1 this is not msgpack"])

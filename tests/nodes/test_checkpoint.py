@@ -69,11 +69,12 @@ def test_what_was_loaded_may_be_changed(tmp_path):
     assert not files.load(0)["weights"].any()
 
 
-def test_the_two_newest_are_kept_by_number_not_by_time(tmp_path):
+def test_what_is_not_to_be_kept_goes(tmp_path):
     files = StateFiles(tmp_path)
     for round in (9, 10, 999_999, 1_000_000):
         files.save(round, state_of(round))
-    assert files_in(tmp_path) == ["round-1000000.safetensors", "round-999999.safetensors"]
+    files.keep_only(10, 1_000_000, 7)  # one that is not there does not matter
+    assert files_in(tmp_path) == ["round-000010.safetensors", "round-1000000.safetensors"]
     assert files.load(1_000_000)["steps"] == 1_000_000
 
 
@@ -89,9 +90,9 @@ def test_files_of_others_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("keep")
     (tmp_path / "round-x.safetensors").write_text("keep")
     files = StateFiles(tmp_path)
-    for round in range(4):
-        files.save(round, state_of(round))
-    assert {"notes.txt", "round-x.safetensors"} <= set(files_in(tmp_path))
+    files.save(3, state_of(3))
+    files.keep_only()
+    assert files_in(tmp_path) == ["notes.txt", "round-x.safetensors"]
 
 
 def test_each_client_has_a_folder_of_its_own(tmp_path):
@@ -142,8 +143,11 @@ def test_a_folder_without_a_manifest_has_no_checkpoint(tmp_path):
 
 def save_set(folder: Path, round: int) -> None:
     """As a run does: the clients first, then the server's state, then the manifest."""
+    last = Checkpoints(folder).load()
     for client in range(2):
-        client_files(folder, client).save(round, state_of(100 * client + round))
+        files = client_files(folder, client)
+        files.save(round, state_of(100 * client + round))
+        files.keep_only(round, last[0].client_rounds[str(client)] if last else -1)
     Checkpoints(folder).save(manifest(round, **{"0": round, "1": round}), state_of(round))
 
 

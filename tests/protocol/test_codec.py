@@ -45,6 +45,7 @@ MESSAGES = {
         train=flags,
         evaluate=flags,
         save=flags,
+        keep=st.integers(-1, 2**31 - 1),
     ),
     "result": st.builds(
         messages.Result, run=runs, round=numbers, attempt=numbers, metrics=figures, seconds=figures

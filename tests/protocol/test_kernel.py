@@ -258,7 +258,7 @@ def test_peer_that_came_and_went_before_the_server_looked(spawn, serve, collect,
     peer = spawn()
     server = serve()
     route = peer.connect(server.address, 1)
-    peer.send(Work(run="r", round=1, attempt=0, slot=0, train=True, evaluate=True, save=False))
+    peer.send(Work(run="r", round=1, attempt=0, slot=0, train=True, evaluate=True, save=False, keep=-1))
     peer.close()
     until(lambda: server.connections.monitor.poll(0))
     arrived, lost = collect(server, 2)

@@ -37,6 +37,7 @@ HEADERS = {
         "train": True,
         "evaluate": False,
         "save": False,
+        "keep": -1,
     },
     "result": {"run": "r", "round": 0, "attempt": 0, "metrics": {"accuracy": 0.5}, "seconds": {}},
     "failure": {"run": "r", "round": 0, "error": "ValueError"},
@@ -83,6 +84,7 @@ TAKES_AND_REFUSES = {
     "train": FLAG,
     "evaluate": FLAG,
     "save": FLAG,
+    "keep": ([-1, LARGEST], [-2, LARGEST + 1, *NOT_AN_INTEGER]),
     "metrics": FIGURES,
     "seconds": FIGURES,
     "error": TEXT,
@@ -175,6 +177,7 @@ class TestManual:
             "train": True,
             "evaluate": True,
             "save": False,
+            "keep": -1,
             "arrays": [["prototypes", "prototypes", "f4", [100, 512]]],
         }
         assert f"{len(octets)} bytes" in MANUAL.read_text()
