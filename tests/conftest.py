@@ -12,6 +12,35 @@ from commands import TINY, Run, Shell, Start, address_of, start_run
 # then interrupt a command.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+CHANGED_METHOD = '''
+"""FedProto, but one of its halves does one thing more."""
+import os
+import numpy as np
+from fedsim.methods import fedproto
+from fedsim.methods.fedproto import Config, contract
+
+class Client(fedproto.Client):
+    def upload(self):
+        arrays, client = super().upload(), self.context.client
+        {client}
+        return arrays
+
+class Server(fedproto.Server):
+    def aggregate(self, round, uploads):
+        step = super().aggregate(round, uploads)
+        {server}
+        return step
+'''
+
+RUNNER = """
+import sys
+import fedsim.methods
+fedsim.methods.__path__.append(sys.argv.pop(1))
+from nodes.cli import execute
+from nodes.cli.run import command
+execute(command)
+"""
+
 
 @pytest.fixture(scope="session")
 def command_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -43,6 +72,20 @@ def cluster(python: Start, tmp_path: Path) -> Callable[..., Run]:
 
     def start(*options: str, name: str = "run") -> Run:
         return start_run(python, tmp_path / name, *options)
+
+    return start
+
+
+@pytest.fixture
+def run_changed(python: Start, tmp_path: Path) -> Callable[..., Run]:
+    """`run_changed(client="...")`: a run with a method whose client or server does one thing more."""
+
+    def start(*options: str, client: str = "pass", server: str = "pass") -> Run:
+        (tmp_path / "methods").mkdir()
+        (tmp_path / "methods" / "bad.py").write_text(CHANGED_METHOD.format(client=client, server=server))
+        (tmp_path / "runner.py").write_text(RUNNER)
+        experiment = (*TINY, "--method", "bad", "--out", "run")
+        return Run(python(tmp_path / "runner.py", tmp_path / "methods", *experiment, *options), tmp_path / "run")
 
     return start
 

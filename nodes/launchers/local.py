@@ -57,9 +57,8 @@ class LocalLauncher(Launcher):
                 **client_keys(self.keys_folder, client),
             )
 
-        # Without checkpoints a client that is started again would have nothing to go on with.
-        restarts = _MAX_RESTARTS if cluster.checkpoint_every else 0
-        host = zygote.Host(client_starter(settings, self.folder.logs), restarts)
+        # One that has answered already needs a checkpoint to go on from; the server refuses it otherwise.
+        host = zygote.Host(client_starter(settings, self.folder.logs), _MAX_RESTARTS)
         return host.run(range(self.experiment.run.clients))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import Run, events_of, hold, rows, wait_for, wait_for_event
+from commands import Run, bits, events_of, hold, rows, wait_for, wait_for_event
 from handmade import HandmadeClient
 
 from protocol import messages
@@ -86,9 +86,12 @@ def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[...,
     clients = [int(row["clients"]) for row in rows(run.folder / "metrics.csv")]
     assert clients == [4] * round + [3] * (61 - round)
     assert run.summary["completed"] and run.summary["rounds"] == 60
+    # It was started again, and has nothing to go on with.
+    refused = wait_for_event(run.folder, "refused")
+    assert refused["reason"] == "client 2 has no saved state to go on with; use --checkpoint-every."
     # The kernel's word on the others; the lost one ended early and may differ.
     audit = run.summary["audit"]
-    assert audit["connections"] == 4 and all(item["client"] == 2 for item in audit["differences"])
+    assert audit["connections"] == 5 and all(item["client"] == 2 for item in audit["differences"])
 
 
 def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[..., Run]) -> None:
@@ -107,6 +110,16 @@ def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[.
     assert found, reason
     assert f"stopped early: {reason}" in run.command.stdout
     assert len(rows(run.folder / "metrics.csv")) == int(found.group(1))
+
+
+def test_a_client_that_is_killed_before_its_first_answer_begins_again(
+    run_changed: Callable[..., Run], reference: Callable[..., Path]
+) -> None:
+    """It has nothing to lose yet, so no checkpoint is needed."""
+    kill = 'if client == 2 and not os.path.exists("killed"): open("killed", "w").close(); os.kill(os.getpid(), 9)'
+    run = run_changed(client=kill).succeed()
+    assert wait_for_event(run.folder, "restored", client=2)["round"] == -1
+    assert bits(run.folder) == bits(reference())
 
 
 def test_when_all_clients_die_the_run_ends(running: Callable[..., Run]) -> None:

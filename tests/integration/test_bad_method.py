@@ -3,60 +3,17 @@
 import contextlib
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import TINY, Run, Start, events_of, rows, wait_for_event
+from commands import Run, events_of, rows, wait_for_event
 from handmade import HandmadeClient
 
 from fedsim.errors import ContractError
 from nodes.border import check_metrics
 from protocol import messages
 
-BAD_METHOD = '''
-"""FedProto, but one of its halves does what the contract does not say."""
-import numpy as np
-from fedsim.methods import fedproto
-from fedsim.methods.fedproto import Config, contract
-
-class Client(fedproto.Client):
-    def upload(self):
-        arrays, client = super().upload(), self.context.client
-        {client}
-        return arrays
-
-class Server(fedproto.Server):
-    def aggregate(self, round, uploads):
-        step = super().aggregate(round, uploads)
-        {server}
-        return step
-'''
-
-RUNNER = """
-import sys
-import fedsim.methods
-fedsim.methods.__path__.append(sys.argv.pop(1))
-from nodes.cli import execute
-from nodes.cli.run import command
-execute(command)
-"""
-
 SEND_WEIGHTS = 'arrays["weights"] = np.ones(9, np.float32)'
-
-
-@pytest.fixture
-def run_bad(python: Start, tmp_path: Path) -> Callable[..., Run]:
-    """`run_bad(client="...")`: a run with a method whose client or server does one thing more."""
-
-    def start(*options: str, client: str = "pass", server: str = "pass") -> Run:
-        (tmp_path / "methods").mkdir()
-        (tmp_path / "methods" / "bad.py").write_text(BAD_METHOD.format(client=client, server=server))
-        (tmp_path / "runner.py").write_text(RUNNER)
-        experiment = (*TINY, "--method", "bad", "--out", "run")
-        return Run(python(tmp_path / "runner.py", tmp_path / "methods", *experiment, *options), tmp_path / "run")
-
-    return start
 
 
 def why_it_stopped(run: Run) -> str:
@@ -70,12 +27,12 @@ def why_it_stopped(run: Run) -> str:
     return reason
 
 
-def test_the_runner_itself_changes_nothing(run_bad: Callable[..., Run]) -> None:
-    assert run_bad().succeed().summary["method"] == "bad"
+def test_the_runner_itself_changes_nothing(run_changed: Callable[..., Run]) -> None:
+    assert run_changed().succeed().summary["method"] == "bad"
 
 
-def test_a_client_that_sends_what_is_not_declared_stops_the_run(run_bad: Callable[..., Run]) -> None:
-    run = run_bad(client=f"if client == 2: {SEND_WEIGHTS}")
+def test_a_client_that_sends_what_is_not_declared_stops_the_run(run_changed: Callable[..., Run]) -> None:
+    run = run_changed(client=f"if client == 2: {SEND_WEIGHTS}")
     assert why_it_stopped(run) == (
         "client 2 failed in round 0: client 2, round 0, up: field 'weights' is not in the contract "
         "(declared: class_ids, prototypes)"
@@ -83,8 +40,8 @@ def test_a_client_that_sends_what_is_not_declared_stops_the_run(run_bad: Callabl
     assert not run.ledger(client=2, message="result")
 
 
-def test_when_all_clients_fail_at_once_the_run_still_ends_well(run_bad: Callable[..., Run]) -> None:
-    reason = why_it_stopped(run_bad("--slots", "4", client=SEND_WEIGHTS))
+def test_when_all_clients_fail_at_once_the_run_still_ends_well(run_changed: Callable[..., Run]) -> None:
+    reason = why_it_stopped(run_changed("--slots", "4", client=SEND_WEIGHTS))
     assert reason.endswith("up: field 'weights' is not in the contract (declared: class_ids, prototypes)")
 
 
@@ -98,28 +55,28 @@ def test_when_all_clients_fail_at_once_the_run_still_ends_well(run_bad: Callable
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_client_half_with_a_bug_is_named(line: str, complaint: str, run_bad: Callable[..., Run]) -> None:
-    reason = why_it_stopped(run_bad(client=f"if client == 1: {line}"))
+def test_a_client_half_with_a_bug_is_named(line: str, complaint: str, run_changed: Callable[..., Run]) -> None:
+    reason = why_it_stopped(run_changed(client=f"if client == 1: {line}"))
     assert reason.startswith("client 1 failed in round 0: ") and complaint in reason
 
 
-def test_a_server_half_that_sends_what_is_not_declared_is_named(run_bad: Callable[..., Run]) -> None:
-    run = run_bad(server='step.down["weights"] = np.ones(9, np.float32)')
+def test_a_server_half_that_sends_what_is_not_declared_is_named(run_changed: Callable[..., Run]) -> None:
+    run = run_changed(server='step.down["weights"] = np.ones(9, np.float32)')
     assert why_it_stopped(run) == (
         "server, round 1, down: field 'weights' is not in the contract (declared: class_ids, prototypes)"
     )
 
 
-def test_a_server_half_with_a_bug_ends_everything(run_bad: Callable[..., Run]) -> None:
-    run = run_bad(server="1 / 0")
+def test_a_server_half_with_a_bug_ends_everything(run_changed: Callable[..., Run]) -> None:
+    run = run_changed(server="1 / 0")
     assert run.command.wait() == 1
     assert not run.command.alive()
     assert "the server failed: division by zero" in run.command.stdout
     assert "ZeroDivisionError" in (run.folder / "logs" / "server.log").read_text()
 
 
-def test_the_border_is_the_same_without_processes(run_bad: Callable[..., Run]) -> None:
-    run = run_bad("--in-process", client=f"if client == 2: {SEND_WEIGHTS}")
+def test_the_border_is_the_same_without_processes(run_changed: Callable[..., Run]) -> None:
+    run = run_changed("--in-process", client=f"if client == 2: {SEND_WEIGHTS}")
     assert run.command.wait() == 1
     assert run.command.stderr == (
         "error: client 2, round 0, up: field 'weights' is not in the contract (declared: class_ids, prototypes)\n"
