@@ -114,7 +114,7 @@ def round_line(event: Event) -> str:
     loss = event.get("train_loss")
     parts = [
         f"round {event['round']:>3}",
-        f"accuracy {percent(accuracy)}",
+        f"accuracy {percent(accuracy):>7}",
         "evaluated" if loss is None else f"loss {loss:.4f}",
     ]
     if "wire_bytes_up" in event:

@@ -31,8 +31,8 @@ def facts(run: LoadedRun) -> list[tuple[str, str, str]]:
     if run.best is not None:
         best_round, best = run.best
         found += [
-            ("best accuracy", percent(best).strip(), f"round {best_round}"),
-            ("last accuracy", percent(run.final_accuracy).strip(), f"after {run.num_rounds} rounds"),
+            ("best accuracy", percent(best), f"round {best_round}"),
+            ("last accuracy", percent(run.final_accuracy), f"after {run.num_rounds} rounds"),
         ]
     for way in WAYS:
         if (total := run.wire_bytes(way)) is not None:

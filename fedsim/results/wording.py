@@ -4,7 +4,7 @@ from typing import Any
 
 
 def percent(share: float | None) -> str:
-    return "    –" if share is None else f"{100 * share:5.2f} %"
+    return "–" if share is None else f"{100 * share:.2f} %"
 
 
 def size(count: int) -> str:

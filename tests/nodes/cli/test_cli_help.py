@@ -1,5 +1,6 @@
 """Doctor, completion, and that the commands which presets name exist with these options."""
 
+import configparser
 import shlex
 import socket
 
@@ -7,6 +8,7 @@ import click
 import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
+from commands import PROJECT
 
 from fedsim import presets
 from nodes import doctor
@@ -52,6 +54,13 @@ def test_doctor_says_what_to_do_about_a_port_that_is_taken():
     assert (finding.level, finding.remedy) == ("problem", "choose another with --port")
     assert f"127.0.0.1:{port} cannot be bound" in finding.text
     assert done.return_value == 1 and "1 problems" in done.output
+
+
+def test_doctor_looks_for_all_packages_that_are_needed():
+    setup = configparser.ConfigParser()
+    setup.read(PROJECT / "setup.cfg")
+    needed = setup["options"]["install_requires"].split()
+    assert list(doctor.PACKAGES) == [name.split(">=")[0] for name in needed]
 
 
 def test_doctor_names_packages_that_are_missing():
