@@ -78,7 +78,8 @@ def _fill(source: sources.Source, folder: Path) -> None:
         return np.lib.format.open_memmap(folder / "inputs.npy", "w+", np.dtype(dtype), shape)
 
     decoded = source.read(allocate)
-    decoded.inputs.flush()
+    if isinstance(decoded.inputs, np.memmap):
+        decoded.inputs.flush()
     np.save(folder / "labels.npy", decoded.labels, allow_pickle=False)
     if decoded.client_sizes is not None:
         np.save(folder / "client_sizes.npy", decoded.client_sizes, allow_pickle=False)

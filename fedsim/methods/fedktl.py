@@ -118,9 +118,9 @@ class Client(base.Client):
 
     def train(self, round: int) -> Metrics:
         if self.config.transfer == "mix" and self.images is not None:
-            mean_loss = self._train_on_mixture(round)
-        elif self.config.mu > 0 and self.latents_CH is not None:
-            mean_loss = self._train_with_pairs(round)
+            mean_loss = self._train_on_mixture(round, self.images)
+        elif self.config.mu > 0 and self.images is not None and self.latents_CH is not None:
+            mean_loss = self._train_with_pairs(round, self.images, self.latents_CH)
         else:
             mean_loss = train_locally(self.context, round, self._own_loss, clip_norm=self.config.clip_norm)
         if self.config.uploads:
@@ -152,24 +152,24 @@ class Client(base.Client):
             margin=self.config.arcface_margin,
         )
 
-    def _train_with_pairs(self, round: int) -> float:
+    def _train_with_pairs(self, round: int, images: Tensor, latents_CH: Tensor) -> float:
         """L^A + μ L^M. Images pass through the extractor by themselves, so batch normalisation sees them apart."""
         rows = self._pair_rows(round)
-        projection = self._pair_projection()
+        projection = self._pair_projection(latents_CH.shape[1])
 
         def loss(batch: Batch) -> Tensor:
             rows_B = next(rows)
-            latents_BH = projection(self.model.features(self.images[rows_B]))
-            transfer = mse_loss(latents_BH, self.latents_CH[rows_B])
+            latents_BH = projection(self.model.features(images[rows_B]))
+            transfer = mse_loss(latents_BH, latents_CH[rows_B])
             return self._own_loss(batch) + self.config.mu * transfer
 
         modules = [self.model, projection]
         return train_locally(self.context, round, loss, modules=modules, clip_norm=self.config.clip_norm)
 
-    def _pair_projection(self) -> nn.Linear:
+    def _pair_projection(self, latent_dim: int) -> nn.Linear:
         """h', the same for every client and round."""
         with self.context.streams.seeded("pair-projection"):
-            layer = nn.Linear(self.context.task.feature_dim, self.latents_CH.shape[1])
+            layer = nn.Linear(self.context.task.feature_dim, latent_dim)
         return layer.to(self.context.device)
 
     def _pair_rows(self, round: int) -> Iterator[Tensor]:
@@ -184,13 +184,13 @@ class Client(base.Client):
             yield torch.from_numpy(waiting[:size]).to(self.context.device)
             waiting = waiting[size:]
 
-    def _train_on_mixture(self, round: int) -> float:
+    def _train_on_mixture(self, round: int, images: Tensor) -> float:
         """L^A on the client's own samples and (I^c, c) for all classes, in a random order."""
         own, context = self.data.train, self.context
-        images = self.images.cpu().numpy()
+        made = images.cpu().numpy()
         if own.dataset.inputs.dtype == np.uint8:
-            images = to_bytes(images).transpose(0, 2, 3, 1)
-        inputs = np.concatenate([np.take(own.dataset.inputs, own.indices, axis=0), images])
+            made = to_bytes(made).transpose(0, 2, 3, 1)
+        inputs = np.concatenate([np.take(own.dataset.inputs, own.indices, axis=0), made])
         labels = np.concatenate([own.labels, np.arange(len(images))])
         order = context.streams.numpy("mixture", client=context.client, round=round).permutation(len(labels))
         mixture = Subset(Dataset("mixture", inputs, labels, len(images), len(labels)), order)

@@ -124,6 +124,9 @@ def first_prototypes(task: Task, streams: Streams) -> Tensor:
 class PrototypeHead(nn.Module):
     """(B, K) features → (B, C) scaled cosines with prototypes that no gradient changes."""
 
+    prototypes_CK: Tensor
+    scale: Tensor
+
     def __init__(self, prototypes_CK: Tensor, scale: float, *, trainable_scale: bool):
         super().__init__()
         self.register_buffer("prototypes_CK", prototypes_CK)
@@ -144,8 +147,9 @@ def give_head(model: SplitModel, context: ClientContext | ServerContext) -> None
     model.head = head.to(context.device)
 
 
-def load_with_prototypes(model: SplitModel, config: Config, down: Arrays) -> None:
+def load_with_prototypes(model: SplitModel, config: SharingConfig, down: Arrays) -> None:
     load_shared(model, config, down)
+    assert isinstance(model.head, PrototypeHead)
     model.head.prototypes_CK.copy_(torch.from_numpy(down["prototypes"]))
 
 

@@ -3,6 +3,7 @@
 Loss: cross-entropy. What travels: nothing. Evaluation: largest logit.
 """
 
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsim.config import Section
@@ -33,7 +34,7 @@ class Client(base.Client):
         return count_correct(self.model, self.data.test, self.context.device)
 
     def train(self, round: int) -> Metrics:
-        def loss(batch: Batch):
+        def loss(batch: Batch) -> Tensor:
             return cross_entropy(self.model(batch.inputs), batch.labels_B)
 
         return {"loss": train_locally(self.context, round, loss)}

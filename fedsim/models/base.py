@@ -5,6 +5,7 @@ prototypes, comparable between clients.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -87,8 +88,7 @@ def stem_conv(conv: nn.Conv2d, channels: int, *, small_images: bool) -> nn.Conv2
 
     Initialised as ResNets are; all networks that use it normalise the result, so the scale is immaterial.
     """
-    kernel, stride = (3, 1) if small_images else (conv.kernel_size, conv.stride)
-    padding = 1 if small_images else conv.padding
-    new = nn.Conv2d(channels, conv.out_channels, kernel, stride, padding, bias=conv.bias is not None)
+    window: tuple[Any, Any, Any] = (3, 1, 1) if small_images else (conv.kernel_size, conv.stride, conv.padding)
+    new = nn.Conv2d(channels, conv.out_channels, *window, bias=conv.bias is not None)
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
     return new

@@ -1,6 +1,7 @@
 """Heads: (B, K) features → (B, C) logits."""
 
 from itertools import pairwise
+from typing import cast
 
 from torch import nn
 
@@ -15,7 +16,7 @@ def make_head(entry: Entry, config: Model, num_classes: int) -> nn.Module:
     The code published with HtC4 has a ReLU after the logits too. It kills every negative logit together with
     its gradient, so it is here only on request.
     """
-    hidden, activation = entry.head_hidden, nn.ReLU
+    hidden, activation = entry.head_hidden, cast(type[nn.Module], nn.ReLU)
     if entry.model in VIT_PATCHES and not hidden:
         hidden, activation = (VIT_DIM,), nn.Tanh
     layers: list[nn.Module] = []

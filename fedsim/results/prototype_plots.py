@@ -7,7 +7,7 @@ ones; the margins by class are FedTGP's figure 1 and ProtoNorm's figure 5.
 Dimensions: N prototypes of all clients, n global ones, C classes, K features.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +110,7 @@ def draw_class_margins(run: LoadedRun, stem: Path) -> list[Path]:
     return drawing.save(figure, stem)
 
 
-def draw_comparison(runs: dict[str, LoadedRun], stem: Path) -> list[Path]:
+def draw_comparison(runs: Mapping[str, LoadedRun], stem: Path) -> list[Path]:
     """The largest global margin of several runs, and the mean of their clients."""
     rows = {name: margins_by_round(run) for name, run in runs.items()}
     if sum(map(bool, rows.values())) < 2:

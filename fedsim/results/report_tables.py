@@ -80,7 +80,8 @@ def costs(run: LoadedRun) -> list[Row]:
             wanted = {"direction": way} | ({} if purpose == "total" else {"purpose": purpose})
             chosen = run.ledger.where(**wanted)
             if len(chosen):
-                row = {"purpose": purpose, "way": way, **{level: int(chosen[level].sum()) for level in LEVELS}}
+                levels = {level: int(chosen[level].sum()) for level in LEVELS}
+                row: Row = {"purpose": purpose, "way": way, **levels}
                 payload = row["payload_bytes"]
                 row["overhead"] = (row["wire_bytes"] - payload) / payload if payload else None
                 rows.append(row)

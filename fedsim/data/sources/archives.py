@@ -76,7 +76,8 @@ def read_npz(path: Path, num_classes: int | None, allocate: Allocate) -> Decoded
         if num_classes is None:
             known = len(archive["classes"]) if "classes" in archive else 0
             num_classes = max(known, *(int(own.max(initial=-1)) + 1 for own in labels))
-        inputs, start = None, 0
+        inputs: np.ndarray | None = None
+        start = 0
         for part, own_labels in zip(parts, labels, strict=True):
             own = archive[f"x_{part}"]
             own = own[..., None] if own.dtype == np.uint8 and own.ndim == 3 else own
@@ -85,6 +86,7 @@ def read_npz(path: Path, num_classes: int | None, allocate: Allocate) -> Decoded
                 inputs = allocate((sum(map(len, labels)), *own.shape[1:]), _stored_type(own, path))
             inputs[start : start + len(own)] = own
             start += len(own)
+    assert inputs is not None  # there is always a training part
     return Decoded(inputs, np.concatenate(labels).ravel().astype(np.int64), num_classes, len(labels[0]))
 
 

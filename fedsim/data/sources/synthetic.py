@@ -1,6 +1,7 @@
 """Data sets that need no file: scikit-learn's digits, and the spiral of ProtoNorm's appendix A."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -50,7 +51,7 @@ def _clean_angles(arm: np.ndarray, step: np.ndarray, random: np.random.Generator
     return (arm + step) * math.pi / 3 + random.uniform(0, 0.5, (NUM_ARMS, NUM_POINTS))
 
 
-def _read_spiral(angles, allocate: Allocate) -> Decoded:
+def _read_spiral(angles: Callable[..., np.ndarray], allocate: Allocate) -> Decoded:
     # The points are the same in every experiment, hence a root seed of their own.
     random = Streams(0).numpy("data/spiral")
     step = np.linspace(0, 1, NUM_POINTS)

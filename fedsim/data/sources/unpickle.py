@@ -9,12 +9,12 @@ the file: arrays are built here from type, shape and bytes, which numpy checks a
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
 
-def read_pickle(file: BinaryIO) -> Any:
+def read_pickle(file: IO[bytes]) -> Any:
     """Containers, numbers, strings and numpy arrays; anything else raises UnpicklingError."""
     # Python 2 wrote CIFAR: its strings may be pixels, so they are kept as bytes.
     return _resolve(_Unpickler(file, encoding="bytes").load())

@@ -133,7 +133,7 @@ def test_everyone_has_the_same_etf_and_the_same_h_prime_in_every_round():
         for client in toy.clients:
             torch.testing.assert_close(client.etf_CP, toy.clients[0].etf_CP, rtol=0, atol=0)
             assert client.model.head.weight.shape == (8, FEATURE_DIM)
-            layers.append(client._pair_projection().state_dict())
+            layers.append(client._pair_projection(client.latents_CH.shape[1]).state_dict())
         assert round < len(toy.steps)
     for layer in layers:
         assert layer["weight"].shape == (LATENT_DIM, FEATURE_DIM)
@@ -171,7 +171,9 @@ def test_later_rounds_add_the_weighted_error_on_all_pairs(options, weight):
     client.receive(1, pairs)
     with torch.no_grad():
         features = client.model.train().features(torch.from_numpy(pairs["images"]))
-        extra = mse_loss(client._pair_projection()(features), torch.from_numpy(pairs["latents"])).item()
+        extra = mse_loss(
+            client._pair_projection(pairs["latents"].shape[1])(features), torch.from_numpy(pairs["latents"])
+        ).item()
     expected = alone.train(1)["loss"] + weight * extra
     assert client.train(1)["loss"] == pytest.approx(expected, rel=1e-5)
 
@@ -188,7 +190,7 @@ def test_pairs_train_the_extractor_but_not_h():
     twin = make(num_train=6).clients[0]
     twin.receive(1, some_pairs())
     features = twin.model.train().features(twin.images)
-    (50 * mse_loss(twin._pair_projection()(features), twin.latents_CH)).backward()
+    (50 * mse_loss(twin._pair_projection(twin.latents_CH.shape[1])(features), twin.latents_CH)).backward()
     gradient = dict(twin.model.named_parameters())[name].grad
     torch.testing.assert_close(moved - moved_alone, -1e-3 * gradient, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(client.model.head.weight, alone.model.head.weight)
