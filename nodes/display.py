@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.results.wording import audit_line, difference_line, percent, size
+from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, difference_line, percent, size
 from nodes.events import Event
 
 
@@ -153,6 +153,11 @@ def print_summary(console: Console, summary: dict[str, Any], folder: str) -> Non
         console.print(
             f"best accuracy {percent(summary['best_accuracy'])} in round {summary['best_round']}, "
             f"last {percent(summary['final_accuracy'])}"
+        )
+    for name, found in summary["further_accuracies"].items():
+        console.print(
+            f"{FURTHER_ACCURACIES[name]}: best {percent(found['best'])} in round {found['best_round']}, "
+            f"last {percent(found['last'])}"
         )
     if "traffic" in summary:
         console.print(_traffic_table(summary["traffic"]))

@@ -18,9 +18,10 @@ from fedsim import assembly
 from fedsim.errors import UserError
 from fedsim.models.groups import entries
 from fedsim.results.folder import RunFolder
+from fedsim.results.wording import FURTHER_ACCURACIES
 from nodes.accounts import audit_summary, traffic_summary
 from nodes.checkpoint import Checkpoints
-from nodes.conductor import Conductor, use_server_device, use_server_threads
+from nodes.conductor import Conductor, Row, use_server_device, use_server_threads
 from nodes.coordinator import Coordinator, Outcome
 from nodes.events import EventLog, Watcher
 from protocol import keys
@@ -117,6 +118,7 @@ def results_summary(conductor: Conductor) -> dict[str, Any]:
     experiment = conductor.experiment
     evaluated = [row for row in conductor.history if row["accuracy"] is not None]
     best = max(evaluated, key=lambda row: float(row["accuracy"] or 0), default=None)
+    further = {name: _best_and_last(conductor.history, name) for name in FURTHER_ACCURACIES}
     return {
         "method": experiment.method_name,
         "dataset": experiment.data.dataset,
@@ -129,7 +131,17 @@ def results_summary(conductor: Conductor) -> dict[str, Any]:
         "best_round": best["round"] if best else None,
         "final_accuracy": evaluated[-1]["accuracy"] if evaluated else None,
         "accuracy_by_round": {str(row["round"]): row["accuracy"] for row in evaluated},
+        "further_accuracies": {name: found for name, found in further.items() if found},
     }
+
+
+def _best_and_last(history: list[Row], name: str) -> dict[str, float | int]:
+    """Empty where the method does not measure it."""
+    known = [(float(share), int(row["round"] or 0)) for row in history if (share := row.get(name)) is not None]
+    if not known:
+        return {}
+    best, best_round = max(known, key=lambda found: found[0])
+    return {"best": best, "best_round": best_round, "last": known[-1][0]}
 
 
 def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> None:

@@ -13,15 +13,16 @@ from matplotlib.ticker import FuncFormatter
 from fedsim.results import drawing
 from fedsim.results.drawing import INK, MUTED, PALETTE
 from fedsim.results.load import LoadedRun
-from fedsim.results.wording import size
+from fedsim.results.wording import FURTHER_ACCURACIES, size
 
 WIDE_RANGE = 20
 """From this ratio on between the costs of several runs, a linear axis would squeeze the cheap ones together."""
 MAX_NUMBERED_CLIENTS = 30
+LINES = {"pooled_accuracy": "all samples", "client_mean_accuracy": "mean client", **FURTHER_ACCURACIES}
 
 
 def draw_by_round(run: LoadedRun, stem: Path) -> list[Path]:
-    """The metric of the run, the mean over clients, the server's own, and where nine of ten clients are."""
+    """All accuracies that the run measured, and where nine of ten clients are."""
     if run.best is None:
         return []
     figure = drawing.new_figure()
@@ -31,11 +32,12 @@ def draw_by_round(run: LoadedRun, stem: Path) -> list[Path]:
         rounds, low, high = bands.T
         axes.fill_between(rounds, 100 * low, 100 * high, color=PALETTE[0], alpha=0.14, linewidth=0)
     ends = []
-    lines = {"pooled_accuracy": "all samples", "client_mean_accuracy": "mean client", "server_accuracy": "server"}
-    for index, (name, label) in enumerate(lines.items()):
+    for index, (name, label) in enumerate(LINES.items()):
         if name in run.metrics and len(run.metrics.known(name)[0]):
             rounds, shares = run.metrics.known(name)
-            ends.append(_curve(axes, rounds, shares, f"{label} {100 * shares[-1]:.1f} %", index))
+            ends.append(
+                _curve(axes, rounds, shares, f"{label.removeprefix('clients ')} {100 * shares[-1]:.1f} %", index)
+            )
     best_round, best = run.best
     axes.plot(
         [best_round], [100 * best], "o", markersize=7, markerfacecolor="none", color=INK, markeredgewidth=1.2

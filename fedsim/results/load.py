@@ -71,6 +71,11 @@ class Table:
         has_value = ~np.isnan(self[name].astype(float))
         return self[by][has_value], self[name][has_value]
 
+    def best(self, name: str) -> tuple[int, float] | None:
+        """The round in which a column is largest, the earliest of equals, and its value there."""
+        rounds, values = self.known(name)
+        return (int(rounds[values.argmax()]), float(values.max())) if len(values) else None
+
 
 @dataclass(frozen=True)
 class LoadedRun:
@@ -117,8 +122,7 @@ class LoadedRun:
     @property
     def best(self) -> tuple[int, float] | None:
         """Round and accuracy; the earliest of equals, as in the summary."""
-        rounds, shares = self.metrics.known("accuracy")
-        return (int(rounds[shares.argmax()]), float(shares.max())) if len(shares) else None
+        return self.metrics.best("accuracy")
 
     @property
     def final_accuracy(self) -> float | None:

@@ -17,7 +17,7 @@ from fedsim.results import timing_plots
 from fedsim.results.accuracy_plots import client_accuracies
 from fedsim.results.load import LEVELS, LoadedRun, Table
 from fedsim.results.traffic_plots import payload_bytes
-from fedsim.results.wording import audit_line, difference_line, percent, size
+from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, difference_line, percent, size
 
 Row = dict[str, Any]
 
@@ -34,6 +34,9 @@ def facts(run: LoadedRun) -> list[tuple[str, str, str]]:
             ("best accuracy", percent(best), f"round {best_round}"),
             ("last accuracy", percent(run.final_accuracy), f"after {run.num_rounds} rounds"),
         ]
+    for name, whose in FURTHER_ACCURACIES.items():
+        if name in run.metrics and (best_of := run.metrics.best(name)) is not None:
+            found.append((whose, percent(best_of[1]), f"best, round {best_of[0]}"))
     for way in WAYS:
         if (total := run.wire_bytes(way)) is not None:
             found.append((f"sent {way}", size(total), "on the wire, all clients"))

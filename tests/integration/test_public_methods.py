@@ -1,5 +1,6 @@
 """Methods with public samples as real processes: the same bits as in one process, and the ledger's formula."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,16 @@ def test_the_server_s_model_is_in_the_timings(cluster: Callable[..., Run]) -> No
         assert float(parts["server model"]["cpu_seconds"]) > 0
         assert sum(float(row["seconds"]) for row in parts.values()) < finished[round]
     assert len(timed) == 4 * NUM_ROUNDS  # and nothing in the round that only evaluates
+
+
+def test_server_and_clients_are_in_the_summary(reference: Callable[..., Path]) -> None:
+    folder = reference(*METHODS["fedprotokd"])
+    further = json.loads((folder / "summary.json").read_text())["further_accuracies"]
+    assert further.keys() == {"server_accuracy", "trained_accuracy"}
+    for name, found in further.items():
+        known = {int(row["round"]): float(row[name]) for row in rows(folder / "metrics.csv") if row[name]}
+        assert found["best"] == max(known.values()) == known[found["best_round"]]
+        assert found["last"] == known[max(known)]
 
 
 def test_server_and_clients_are_in_the_metrics(reference: Callable[..., Path]) -> None:

@@ -202,6 +202,7 @@ def summary(**changes):
         "best_accuracy": 0.9,
         "best_round": 1,
         "final_accuracy": 0.85,
+        "further_accuracies": {},
         "traffic": {
             "method": {"up": levels, "down": nothing},
             "total": {"up": levels | {"wire_bytes": 1_234_567}, "down": levels},
@@ -228,6 +229,19 @@ def test_the_closing_table(console):
         "total down 1,000 4,000 4,100 4,109",
         "the kernel agrees to the byte on 10 of 10 connections, in both directions",
         "12.3 s; results in runs/x",
+    ]
+
+
+def test_what_else_was_tested_has_a_line_each(console):
+    further = {
+        "server_accuracy": {"best": 0.75, "best_round": 1, "last": 0.5},
+        "trained_accuracy": {"best": 1.0, "best_round": 2, "last": 1.0},
+    }
+    print_summary(console, summary(further_accuracies=further), "runs/x")
+    best = next(number for number, line in enumerate(shown(console)) if line.startswith("best accuracy"))
+    assert shown(console)[best + 1 : best + 3] == [
+        "server: best 75.00 % in round 1, last 50.00 %",
+        "clients before distillation: best 100.00 % in round 2, last 100.00 %",
     ]
 
 

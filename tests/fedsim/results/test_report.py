@@ -11,7 +11,7 @@ import pytest
 from made_run import make_run
 
 from fedsim.errors import UserError
-from fedsim.results import report
+from fedsim.results import report, report_tables
 from fedsim.results.load import load
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -275,3 +275,12 @@ if CHROMIUM:  # without a browser there is nothing to open the page with
         """The test above would see an error."""
         page = "<html><figure><svg><path/></svg></figure><script>console.error('wrong')</script></html>"
         assert "wrong" in open_in_browser(page, tmp_path, 400)[1][0]
+
+
+def test_what_a_method_tests_beside_its_clients_is_among_the_facts(tmp_path):
+    path = make_run(tmp_path / "run")
+    heading, *rows = (path / "metrics.csv").read_text().splitlines()
+    shares = ("0.5", "0.75", "")  # of rounds 0 to 2
+    lines = [f"{heading},server_accuracy", *(f"{row},{share}" for row, share in zip(rows, shares, strict=True))]
+    (path / "metrics.csv").write_text("\n".join(lines) + "\n")
+    assert ("server", "75.00 %", "best, round 1") in report_tables.facts(load(path))
