@@ -160,16 +160,19 @@ def best_client_margins(margins_N: np.ndarray, classes_N: np.ndarray, num_classe
 
 
 def pca(vectors_NK: np.ndarray) -> np.ndarray:
+    """On one thread: the tables are small, and threads wait for each other on a busy machine."""
     from sklearn.decomposition import PCA
+    from threadpoolctl import threadpool_limits
 
     vectors_NK = vectors_NK.astype(np.float64)
     if vectors_NK.shape[1] < 2:
         vectors_NK = np.pad(vectors_NK, ((0, 0), (0, 1)))
-    return PCA(2, svd_solver="full").fit_transform(vectors_NK)
+    with threadpool_limits(1):
+        return PCA(2, svd_solver="full").fit_transform(vectors_NK)
 
 
 def t_sne(vectors_NK: np.ndarray) -> np.ndarray:
-    """On one thread: more make the result depend on their number, and wait for each other on a busy machine."""
+    """On one thread: more would also make the result depend on their number."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
