@@ -51,8 +51,6 @@ from fedsim.training import Batch, run_epochs
 RECORDED_SAMPLES = 500
 """So many public samples' features are recorded each round, in half precision: enough for a t-SNE, 0.5 MB."""
 
-ADAM_LR = 0.001
-
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -72,8 +70,8 @@ class DualConfig(PrototypeConfig, frozen=True, kw_only=True):
     """How public images travel if they do; uint8 is a quarter of the bytes and the very same images."""
     logit_weighting: Literal["variance", "equal"] = "variance"
     """variance: Eq. 4. equal: the plain mean of the clients' logits."""
-    kl: Literal["forward", "reverse"] = "forward"
-    """forward: KL(teacher ‖ student). reverse: KL(student ‖ teacher). The paper prints both orders."""
+    kl: Literal["forward", "reverse", "printed"] = "forward"
+    """forward: KL(teacher ‖ student). reverse: KL(student ‖ teacher). printed: server forward, clients reverse."""
     temperature: AboveZero = 1.0
     """Of the softmaxes that are compared."""
     eta: Share = 0.5
@@ -89,9 +87,11 @@ class DualConfig(PrototypeConfig, frozen=True, kw_only=True):
     server_batch_size: Positive = 32
     """Public samples per mini-batch on the server."""
     server_lr: NonNegative = 0.0
-    """Learning rate of the server's model; 0: the clients' (with adam 0.001)."""
+    """Learning rate of the server's model; 0: the clients'."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Of all models, on clients and server; the paper does not say. adam: with a learning rate of 0.001."""
+    """Of all models, on clients and server; the paper does not say."""
+    adam_lr: AboveZero = 0.001
+    """Learning rate of adam, in place of the experiment's."""
 
     @property
     def weight(self) -> float:
@@ -156,7 +156,7 @@ class DualClient(PrototypeClient):
         return super().upload() | {"logits": logits_PC.cpu().numpy()}
 
     def optimizer(self) -> torch.optim.Optimizer | None:
-        return make_optimizer(self.config.optimizer, self.model, ADAM_LR)
+        return make_optimizer(self.config.optimizer, self.model, self.config.adam_lr)
 
     @property
     def _samples(self) -> Subset:
@@ -173,7 +173,7 @@ class DualClient(PrototypeClient):
                 self.model(batch.inputs),
                 teacher_kC[rows_of(batch, context.device)],
                 eta=config.eta,
-                direction=config.kl,
+                direction="forward" if config.kl == "forward" else "reverse",  # Eq. 14 has the student first
                 temperature=config.temperature,
             )
 
@@ -208,7 +208,7 @@ class DualServer(PrototypeServer):
         super().__init__(context)
         self.config: DualConfig = context.config
         config, lr = self.config, context.experiment.train.lr
-        default_lr = ADAM_LR if config.optimizer == "adam" else lr
+        default_lr = config.adam_lr if config.optimizer == "adam" else lr
         training = ServerTraining(
             config.server_epochs, config.server_batch_size, config.server_lr or default_lr, config.optimizer
         )
@@ -263,7 +263,7 @@ class DualServer(PrototypeServer):
                 judged.weights_P[rows_B],
                 prototypes,
                 upsilon=config.upsilon,
-                direction=config.kl,
+                direction="reverse" if config.kl == "reverse" else "forward",  # Eq. 11 has the teacher first
                 temperature=config.temperature,
             )
 

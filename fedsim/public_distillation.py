@@ -17,6 +17,9 @@ from torch.nn.functional import cross_entropy
 from fedsim.class_vectors import ClassVectors, prototype_loss
 from fedsim.distillation import KLDirection, divergence
 
+SAME_DISTANCE = 1e-6
+"""Relative: distances are single precision, and rounding alone must not become the whole range from 0 to 1."""
+
 
 def aggregate_logits(logits_MPC: Tensor, weighting: Literal["variance", "equal"] = "variance") -> Tensor:
     """L̂ of Eq. 4, (P, C): each client weighs by the variance over classes of its logits for that very sample.
@@ -50,17 +53,18 @@ def importance(
     """I of Eq. 10, (P,): how much each public sample counts.
 
     d̂ = 1 / (d + ε), brought to [0, 1] over all samples of the round, is 1 for the nearest; all are 0 where all
-    distances are equal. E is Eq. 9, a sigmoid around the median c_d; as printed it falls with closeness.
+    distances are equal but for rounding. E is Eq. 9, a sigmoid around the median c_d; as printed it falls with
+    closeness. In double precision, because ε may be smaller than what a float adds to a distance.
     """
-    closeness_P = 1.0 / (distances_P + epsilon)
+    closeness_P = 1.0 / (distances_P.double() + epsilon)
     low, high = closeness_P.min(), closeness_P.max()
-    spread = high - low
-    closeness_P = (closeness_P - low) / spread if spread > 0 else torch.zeros_like(closeness_P)
+    is_spread = high - low > SAME_DISTANCE * high
+    closeness_P = (closeness_P - low) / (high - low) if is_spread else torch.zeros_like(closeness_P)
     # numpy's median: the mean of the two in the middle where the number is even, as statistics has it.
     centre = closeness_P.quantile(0.5)
     towards = steepness * (closeness_P - centre)
     factors_P = torch.sigmoid(-towards if sigmoid == "falling" else towards)  # 1 − σ(x) = σ(−x)
-    return phi * (1 + closeness_P) + (1 - phi) * factors_P
+    return (phi * (1 + closeness_P) + (1 - phi) * factors_P).to(distances_P.dtype)
 
 
 def nearest_share(distances_P: Tensor, labels_P: Tensor, share: float, num_classes: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 Public samples are unlabelled training images that no client holds (`data.public_samples`), the same for everyone
 and always in the same order. A client that owns the data set knows them by their numbers, so nothing travels;
-otherwise they are sent once, at set-up. Either way both sides compute with the same bits.
+otherwise they are sent once, at set-up. Either way both sides compute with the same bits. They come from the data
+set that clients hold the rest of, so their classes cannot be others.
 
 Dimensions: B batch, C classes, K features, P public samples.
 """
@@ -25,7 +26,7 @@ from fedsim.data import Dataset, Subset
 from fedsim.errors import UserError
 from fedsim.evaluation import outputs, server_accuracy
 from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Task, Upload, filled
-from fedsim.models import SplitModel
+from fedsim.models import SplitModel, groups
 from fedsim.training import Batch, run_epochs
 
 DEFAULTS = {"data": {"public_samples": 2500, "global_test": True}}
@@ -81,21 +82,33 @@ def check(setting: Setting, *, source: Source = "known", dtype: str = "float32",
     name = setting.experiment.method_name
     if not setting.experiment.data.public_samples:
         raise UserError(f"{name} needs public samples, and data.public_samples = 0; set it, to 2500 as published.")
+    used = setting.dimensions.get("kept", setting.dimensions["Np"])
+    if used < 2:  # batch normalisation cannot train on one
+        raise UserError(f"{name} would learn from {used} public sample; raise data.public_samples to 2 or more.")
     if source == "sent" and dtype == "uint8" and setting.federation.dataset.inputs.dtype != np.uint8:
         raise UserError(
             f"method.public_dtype = uint8 needs images, and samples of {setting.federation.dataset.name} are "
             "other numbers; use float32."
         )
     for client in range(setting.task.num_clients):
-        model = setting.model(client)
-        if isinstance(model.extractor[1], nn.AdaptiveAvgPool1d):
-            raise UserError(
-                f"{model.name} has {model.backbone_dim} features and {name} compares {model.feature_dim}; set "
-                "model.feature_mapping = project, or model.feature_dim to the size that all models have."
-            )
+        _require_comparable(setting.model(client), name)
     if server_model:
+        num_models = len(groups.entries(server_model))
+        if num_models != 1:
+            raise UserError(
+                f"method.server_model = {server_model} is {num_models} models; give one, as in ResNet34."
+            )
         with torch.device("meta"):
-            build_server_model(server_model, setting.experiment, setting.task)
+            _require_comparable(build_server_model(server_model, setting.experiment, setting.task), name)
+
+
+def _require_comparable(model: SplitModel, method: str) -> None:
+    """Features that were made equally long by pooling have nothing to do with each other."""
+    if isinstance(model.extractor[1], nn.AdaptiveAvgPool1d):
+        raise UserError(
+            f"{model.name} has {model.backbone_dim} features and {method} compares {model.feature_dim}; set "
+            "model.feature_mapping = project, or model.feature_dim to the size that all models have."
+        )
 
 
 # ------------------------------------------------------------------------------------------ what models say
@@ -207,7 +220,7 @@ class ServerModel:
 
 
 def public_training(train: Train, epochs: int, batch_size: int, lr: float) -> Train:
-    """Public samples are few and nobody's: they are shuffled, and all of them are used."""
+    """Public samples are few and nobody's: they are shuffled, and all are used but one that is left over alone."""
     return msgspec.structs.replace(
         train, local_epochs=epochs, batch_size=batch_size, lr=lr, shuffle=True, drop_last=False
     )

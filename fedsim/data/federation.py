@@ -34,7 +34,8 @@ class Federation:
         if stored.client_sizes is not None and kept_out:
             raise UserError(
                 f"{stored.dataset.name} is a ready-made partition that gives all samples to clients; unset "
-                "data.public_samples, data.global_test and data.samples_per_class."
+                "data.public_samples, data.global_test and data.samples_per_class, or choose another data set "
+                f"where {self.experiment.method_name} needs them."
             )
         return stored
 
@@ -137,9 +138,12 @@ class Federation:
         parts = []
         for client, rows in enumerate(self._partition(labels, random)):
             if int(settings.train_fraction * len(rows)) == 0:
+                public = settings.public_samples
+                others = f" that {public} public ones leave" if public else ""
+                remedy = "lower data.public_samples or run.clients, " if public else "lower run.clients "
                 raise UserError(
-                    f"client {client} gets {len(rows)} of {len(labels)} samples, too few for a training part "
-                    f"of {settings.train_fraction:.0%}; lower run.clients or raise data.min_samples."
+                    f"client {client} gets {len(rows)} of {len(labels)} samples{others}, too few for a training "
+                    f"part of {settings.train_fraction:.0%}; {remedy}or raise data.min_samples."
                 )
             if settings.stratified:
                 part = partition.stratified_split(rows, labels[rows], settings.train_fraction, random)

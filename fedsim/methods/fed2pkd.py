@@ -27,6 +27,8 @@ Deliberate choices
   `aggregation=weighted`, for which the counts travel.
 - A class without a global prototype is left out of all softmaxes; the published code needs every class
   everywhere.
+- The published runs have batches of 32, one local epoch and a momentum of 0.5: options of the experiment
+  (`train.momentum`), not of the method, so that methods are compared under the same ones.
 
 Dimensions: B batch, C classes, K features, M clients, b public samples of a round.
 """
@@ -173,7 +175,7 @@ def global_features(
         return features_MbK.mean(dim=0)
     present_C = prototypes.present_C
     ours_Mbn = log_softmax(similarities(features_MbK.flatten(0, 1), prototypes, tau)[:, present_C], dim=1)
-    theirs_Mbn = log_softmax(logits_MbC.flatten(0, 1), dim=1)[:, present_C]
+    theirs_Mbn = log_softmax(logits_MbC.flatten(0, 1)[:, present_C], dim=1)
     if kind == "published":
         theirs_Mbn = theirs_Mbn.exp()
     divergences_Mb = (ours_Mbn.exp() * (ours_Mbn - theirs_Mbn)).sum(dim=1).view(features_MbK.shape[:2])

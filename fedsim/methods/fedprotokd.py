@@ -15,7 +15,7 @@ prototype of their pseudo-label count more (I, Eq. 9 and 10). The server's model
 What travels: up N_p × C logits and one K-vector per class held, no counts; down N_p × C logits and all C
 prototypes. Public samples are known to clients by number, or sent once at set-up (`public_data=sent`).
 
-The paper's, as printed: Eq. 1, 3, 4, 8, 10 to 13, 14 to 19; Υ = ε = η = 0.5, ζ = 50, φ = 0.8, N_p = 2500,
+The paper's, as printed: Eq. 1, 3, 4, 8, 10 to 13, 15 to 19; Υ = ε = η = 0.5, ζ = 50, φ = 0.8, N_p = 2500,
 100 epochs and batches of 32 for ACTSP, 10 epochs and batches of 32 for a ResNet34 on the server. Its runs
 have 10 clients of the group FedProtoKD, B = 32, E = 5, 50 rounds; those are options of the experiment, not
 of the method.
@@ -33,12 +33,17 @@ Ours, because the paper is silent or contradicts itself
 - I weighs the cross-entropy, and the mean is taken over samples, not over weights;
   `normalize_importance=true` divides by the mean weight. Without I: `importance=false`. (The paper's tables
   1 and 2 seem to have FedProtoKD-ζ without I, its table 9 with it.)
-- Eq. 11 prints KL(teacher, student), Eq. 14 KL(student, teacher): both are KL(teacher ‖ student) with T = 1
-  here, see `kl`. Sums over samples are means over batches.
-- Optimizer and learning rates are not given: plain SGD with the experiment's, `optimizer=adam` with 0.001.
-  Clients distil for one epoch (`distill_epochs`). Public samples are shuffled.
-- A class that nobody uploaded in a round keeps its prototype and is no neighbour in ξ;
-  `absent_classes=push` lets it be pushed by the others, as in FedTGP.
+- Eq. 11 prints KL(teacher, student), Eq. 14 KL(student, teacher), as the arguments of the usual functions
+  and the mathematical order are mixed up often: both are KL(teacher ‖ student) with T = 1 here, what
+  distillation means as a rule. `kl=printed` takes them at their word. Sums over samples are means over
+  batches.
+- Optimizer and learning rates are not given: plain SGD with the experiment's, `optimizer=adam` with
+  `adam_lr`. Clients distil for one epoch (`distill_epochs`). Public samples are shuffled.
+- Prototypes (Eq. 1) are means over the samples that an epoch covers: with `train.drop_last`, the default of
+  all methods here, those of a last batch that is not full are in neither training nor prototypes.
+- A class that nobody uploaded in a round keeps the prototype that was sent last and is no neighbour in ξ.
+  Its trainable vector goes on being pushed by the others, and is what it starts from when somebody uploads
+  it again; `absent_classes=push` sends it, as FedTGP does.
 - The global test set is the official test set; clients are tested on a quarter of their own samples, after
   they have learnt from the server, as Algorithm 1 ends. `evaluate_after=training` tests them before that, as
   FedProto and FedTGP do, which the paper's numbers suggest.

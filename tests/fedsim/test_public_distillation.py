@@ -100,6 +100,18 @@ def test_importance_when_all_samples_are_at_the_same_distance():
         np.testing.assert_allclose(ours.numpy(), 0.9, rtol=1e-6)
 
 
+def test_distances_that_differ_by_rounding_are_the_same():
+    distances = torch.tensor([3.0, 3.0, 3.0, 3.0000002])
+    assert distances[3] != distances[0]
+    np.testing.assert_allclose(importance(distances, phi=0.8, steepness=10.0), 0.9, rtol=1e-5)
+
+
+def test_importance_with_an_epsilon_that_is_nothing_to_a_float():
+    distances = np.array([0.0, 1.0, 2.0], np.float32)
+    ours = importance(torch.from_numpy(distances), phi=0.8, steepness=10.0, epsilon=1e-60).numpy()
+    np.testing.assert_allclose(ours, importance_by_numpy(distances, 0.8, 10.0, 1e-60), rtol=1e-5)
+
+
 def test_importance_rises_with_closeness_unless_the_sigmoid_is_too_steep():
     distances = torch.linspace(10.0, 0.5, 200)  # nearer and nearer
     gentle = importance(distances, phi=0.8, steepness=15.9)

@@ -90,6 +90,35 @@ def test_features_of_other_sizes_need_a_projection():
     assembly.check(experiment(model={"group": "ResNet4", "feature_dim": 64}, data=data))
 
 
+def test_the_server_s_model_needs_a_projection_too():
+    sections = {
+        "model": {"group": "ResNet4", "feature_dim": 64, "feature_mapping": "pool"},
+        "method": {"server_model": "ResNet6"},
+    }
+    assert refusal(**sections).startswith("ResNet6 has 128 features and fedprotokd compares 64; set")
+
+
+def test_the_server_has_one_model():
+    assert refusal(method={"server_model": "ResNet4,ResNet6"}) == (
+        "method.server_model = ResNet4,ResNet6 is 2 models; give one, as in ResNet34."
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_public", "method"), [(1, {"name": "fedprotokd"}), (2, {"name": "fedpkd", "theta": 0.5})]
+)
+def test_one_sample_alone_teaches_nothing(num_public, method):
+    assert refusal(data={"public_samples": num_public}, method=method) == (
+        f"{method['name']} would learn from 1 public sample; raise data.public_samples to 2 or more."
+    )
+
+
+def test_public_samples_that_leave_a_client_nothing_are_named():
+    sentence = refusal(data={"public_samples": 1497})
+    assert sentence.startswith("client 0 gets 0 of 1 samples that 1497 public ones leave, too few for a training")
+    assert "lower data.public_samples" in sentence
+
+
 def test_a_server_model_that_does_not_exist():
     with pytest.raises(UnknownName, match="there is no model group 'ResNet35'; did you mean ResNet"):
         assembly.check(experiment(method={"server_model": "ResNet35"}))

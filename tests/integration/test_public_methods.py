@@ -45,7 +45,7 @@ def test_every_element_of_fedprotokd(
     for round in range(NUM_ROUNDS):
         up = run.booked("elements", purpose="method", direction="up", round=round)
         assert up == sum(NUM_PUBLIC * NUM_CLASSES + classes * FEATURE_DIM for classes in held)
-    for round in range(1, NUM_ROUNDS):
+    for round in range(1, NUM_ROUNDS + 1):  # with the evaluation after the last round
         down = run.booked("elements", purpose="method", direction="down", round=round)
         assert down == NUM_CLIENTS * (NUM_PUBLIC * NUM_CLASSES + NUM_CLASSES * FEATURE_DIM)
     assert run.booked("elements", purpose="setup", direction="down") == NUM_CLIENTS * NUM_PUBLIC * IMAGE

@@ -75,7 +75,7 @@ def test_global_features_by_loops(kind, num_clients):
     for i in range(4):
         weights = []
         for m in range(num_clients):
-            ours, theirs = similarity_softmax(features[m, i], 0.07), softmax(logits[m, i].tolist())[PRESENT]
+            ours, theirs = similarity_softmax(features[m, i], 0.07), softmax(logits[m, i][PRESENT].tolist())
             against = theirs if kind == "published" else np.log(theirs)
             weights.append(1.0 if kind == "equal" else np.exp(-(ours * (np.log(ours) - against)).sum()))
         for m in range(num_clients):
@@ -85,12 +85,17 @@ def test_global_features_by_loops(kind, num_clients):
 
 
 def test_weights_do_not_underflow():
-    """Classifiers that flatly contradict all prototypes: every weight is e^−1000 or less."""
-    features = torch.from_numpy(draw(2, 3, 3))
-    logits = torch.zeros(2, 3, 5)
-    logits[:, :, 3] = 5000.0
+    """Two classifiers are sure of class 0 while the prototypes are not: both weights are far below the smallest
+    number there is, yet one is a third of the other. Twice as long a feature has the same similarities."""
+    feature = draw(3)
+    doubt = 1 - similarity_softmax(feature, 0.07)[0]
+    surer = 5000.0 + np.log(3) / doubt  # KL grows by doubt for each 1 in the logit
+    assert 5000 * doubt > 1000
+    features = torch.from_numpy(np.stack([feature, 2 * feature]))[:, None]
+    logits = torch.zeros(2, 1, 5)
+    logits[:, 0, 0] = torch.tensor([5000.0, surer])
     made = global_features(features, logits, PROTOTYPES, 0.07)
-    assert made.isfinite().all()
+    np.testing.assert_allclose(made[0], (0.75 + 0.25 * 2) * feature, rtol=1e-3)
 
 
 def test_without_prototypes_features_are_averaged():

@@ -98,7 +98,18 @@ def test_clients_upload_what_they_think_after_training(federation):
     np.testing.assert_array_equal(client.upload()["logits"], expected)
 
 
-@pytest.mark.parametrize("options", [{}, {"eta": 0.2, "kl": "reverse", "temperature": 2.0}, {"distill_epochs": 3}])
+REVERSED = {
+    "reverse": ("reverse", "reverse"),
+    "forward": ("forward", "forward"),
+    "printed": ("forward", "reverse"),
+}
+"""Option kl -> direction on the server and on clients."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"eta": 0.2, "kl": "reverse", "temperature": 2.0}, {"distill_epochs": 3}, {"kl": "printed", "eta": 0.9}],
+)
 def test_distillation_is_sgd_on_equation_16(federation, options):
     some = federation(**options)
     client = some.clients[0]
@@ -116,7 +127,7 @@ def test_distillation_is_sgd_on_equation_16(federation, options):
                 twin(inputs[rows]),
                 teacher[rows],
                 eta=options.get("eta", 0.5),
-                direction=options.get("kl", "forward"),
+                direction=REVERSED[options.get("kl", "forward")][1],
                 temperature=options.get("temperature", 1.0),
             )
             twin.zero_grad()
@@ -128,9 +139,51 @@ def test_distillation_is_sgd_on_equation_16(federation, options):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_round_of_the_server_step_by_step(federation):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"upsilon": 0.3, "kl": "reverse", "temperature": 2.0, "server_lr": 0.05},
+        {"upsilon": 0.9, "kl": "printed", "importance": False},
+    ],
+)
+def test_the_server_s_lesson_is_sgd_on_equation_13(federation, options):
+    some = federation(**options)
+    some.play(1)
+    twin = copy.deepcopy(some.server.pupil.model)
+    some.play(1)
+    uploads = [client.upload() for client in some.clients]
+    opinions = aggregate_logits(torch.from_numpy(np.stack([arrays["logits"] for arrays in uploads])))
+    weights = torch.from_numpy(some.steps[1].records.get("importance", np.ones(NUM_PUBLIC, np.float32)))
+    targets = torch.from_numpy(some.down["prototypes"])
+    temperature, upsilon = options.get("temperature", 1.0), options.get("upsilon", 0.5)
+    inputs, _ = next(toy_commons().public.batches(NUM_PUBLIC))
+    order = some.server.context.streams.numpy("server-model-order", round=1)
+    twin.train()
+    for _ in range(QUICK["server_epochs"]):
+        for rows in torch.from_numpy(order.permutation(NUM_PUBLIC)).split(QUICK["server_batch_size"]):
+            features = twin.features(inputs[rows])
+            logits, labels = twin.head(features), opinions[rows].argmax(dim=1)
+            ours, theirs = (z.div(temperature).softmax(dim=1) for z in (logits, opinions[rows]))
+            first, second = (ours, theirs) if options.get("kl") == "reverse" else (theirs, ours)
+            kl = (first * (first.log() - second.log())).sum() / len(rows) * temperature**2  # Eq. 11
+            own = -logits.log_softmax(dim=1)[torch.arange(len(rows)), labels]
+            pull = (features - targets[labels]).square().mean()  # Eq. 12
+            loss = upsilon * (kl + (weights[rows] * own).mean()) + (1 - upsilon) * pull
+            gradients = torch.autograd.grad(loss, list(twin.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(twin.parameters(), gradients, strict=True):
+                    parameter -= options.get("server_lr", 0.1) * gradient
+    for ours, theirs in zip(some.server.pupil.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"phi": 0.4, "steepness": 3.0, "importance_epsilon": 0.5}, {"importance_sigmoid": "rising"}]
+)
+def test_a_round_of_the_server_step_by_step(federation, options):
     """Opinions, pseudo-labels and importance are those of the equations, by the server's model as it was."""
-    some = federation()
+    some = federation(**options)
     some.play(1)
     before = copy.deepcopy(some.server.pupil.model)
     some.play(1)
@@ -141,7 +194,13 @@ def test_a_round_of_the_server_step_by_step(federation):
     np.testing.assert_array_equal(records["public_labels"], labels.numpy())
     prototypes = ClassVectors.from_rows(some.down["prototypes"], np.arange(5), 5)
     distances = distances_to_class(public_features(before, toy_commons().public, CPU), labels, prototypes)
-    weights = importance(distances, phi=0.8, steepness=10.0)
+    weights = importance(
+        distances,
+        phi=options.get("phi", 0.8),
+        steepness=options.get("steepness", 10.0),
+        epsilon=options.get("importance_epsilon", 1e-8),
+        sigmoid=options.get("importance_sigmoid", "falling"),
+    )
     np.testing.assert_allclose(records["importance"], weights.numpy(), rtol=1e-5)
     np.testing.assert_array_equal(
         some.down["logits"], public_logits(some.server.pupil.model, toy_commons().public, CPU).numpy()
@@ -186,7 +245,10 @@ VARIANTS = {
     "normalised": {"normalize_importance": True},
     "equal": {"logit_weighting": "equal"},
     "reverse": {"kl": "reverse"},
+    "printed order": {"kl": "printed"},
     "adam": {"optimizer": "adam"},
+    "slower prototypes": {"prototype_lr": 0.001},
+    "smaller batches of prototypes": {"prototype_batch_size": 2},
     "no pull": {"prototype_weight": 0.0},
     "no server pull": {"upsilon": 1.0},
     "small margin": {"zeta": 0.01},

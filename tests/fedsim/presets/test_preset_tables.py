@@ -187,6 +187,12 @@ def test_cells_say_what_the_papers_say_of_their_settings():
     for dataset, classes in (("cifar10", 3), ("cifar100", 20)):
         data = only("fedprotokd-table1", "fedpkd", "k=3/20", dataset).experiment().data
         assert (data.partition, data.classes_per_client, data.public_samples) == ("pathological", classes, 2500)
+    # What three tables print as one number is one experiment.
+    for method in ("fedtgp", "fedprotokd"):
+        published = only("fedprotokd-table2", method, "alpha=0.1", "cifar10").experiment()
+        for option in ("zeta=50", "epochs=100"):
+            assert only("fedprotokd-table5", "client", method, option).experiment() == published
+    assert published.method["evaluate_after"] == "training"
     options = only("fedprotokd-table5", "client", "fedtgp", "zeta=10").experiment().method
     assert (options["tau"], options["server_epochs"]) == (10, 100)
     options = only("fedprotokd-table5", "client", "fedprotokd", "epochs=500").experiment().method
