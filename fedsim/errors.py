@@ -7,7 +7,11 @@ FedsimError
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+_LEAST_LIKENESS = 0.6
+_ABOUT_AS_LIKELY = 0.07
+_MOST_HINTS = 3
 
 
 class FedsimError(Exception):
@@ -27,10 +31,24 @@ class UnknownName(UserError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]):
         known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near = _nearest(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
         super().__init__(f"there is no {what} {name!r}; {hint}")
 
 
 class ContractError(FedsimError):
     """The border refused an array; nothing was sent or handed on."""
+
+
+def _nearest(name: str, known: Sequence[str]) -> list[str]:
+    """The likeliest name and those about as likely, best first; nothing where none is like it.
+
+    Of `section.key` only the key is compared: the section is right, and would make all its keys look alike.
+    """
+    section = name[: name.rfind(".") + 1]
+    start = len(section) if all(other.startswith(section) for other in known) else 0
+    given = name[start:].lower()
+    likeness = {other: difflib.SequenceMatcher(None, other[start:].lower(), given).ratio() for other in known}
+    least = max(_LEAST_LIKENESS, max(likeness.values(), default=0.0) - _ABOUT_AS_LIKELY)
+    near = sorted((other for other in known if likeness[other] >= least), key=lambda other: -likeness[other])
+    return near[:_MOST_HINTS]

@@ -26,7 +26,7 @@ _PROJECT = Path(__file__).resolve().parent.parent
 
 def run(
     *,
-    method: str = "fedtgp",
+    method: str | None = None,
     method_options: Mapping[str, Any] | None = None,
     preset: str | None = None,
     out: str | Path | None = None,
@@ -36,10 +36,10 @@ def run(
 ) -> LoadedRun:
     """Run an experiment to its end.
 
-    `options` are those of the command line with underscores (dataset, clients, rounds, beta, lr, seed, ...), or
-    whole sections of the config as mappings (data={"samples_per_class": 50}). `method_options` are the method's
-    own. `out` is the results folder; `verbose` prints a line each round; `in_process` uses no processes and no
-    sockets.
+    Without `method` it is the preset's, or fedtgp. `options` are those of the command line with underscores
+    (dataset, clients, rounds, beta, lr, seed, ...), or whole sections of the config as mappings
+    (data={"samples_per_class": 50}). `method_options` are the method's own. `out` is the results folder; `verbose`
+    prints a line each round; `in_process` uses no processes and no sockets.
     """
     experiment = build(method, method_options or {}, preset, options)
     folder = Path(out) if out is not None else default_folder(experiment)
@@ -48,13 +48,14 @@ def run(
 
 
 def build(
-    method: str, method_options: Mapping[str, Any], preset: str | None, options: Mapping[str, Any]
+    method: str | None, method_options: Mapping[str, Any], preset: str | None, options: Mapping[str, Any]
 ) -> Experiment:
     """The experiment that these arguments mean, checked as on the command line."""
     from fedsim.presets.tables import preset_layers
 
     layers: list[dict[str, Any]] = list(preset_layers(preset)) if preset else []
-    layers.append({"method": {"name": method}})
+    if method is not None:
+        layers.append({"method": {"name": method}})
     for name, value in options.items():
         if name in _SECTIONS and isinstance(value, Mapping):
             layers.append({name: dict(value)})

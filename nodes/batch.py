@@ -23,6 +23,8 @@ from fedsim.config import Experiment
 from fedsim.errors import FedsimError, UserError
 from fedsim.results.comparison import Comparison, Measured, best_of_rounds
 from fedsim.results.folder import RunFolder
+from fedsim.results.load import load
+from fedsim.results.wording import counted
 
 State = Literal["finished", "begun", "new"]
 
@@ -45,12 +47,16 @@ class Job:
 class Batch:
     """The runs of a table or a sweep, all in one folder."""
 
-    def __init__(self, out: Path, jobs: Sequence[Job], console: Console, *, quiet: bool = False):
+    def __init__(
+        self, out: Path, jobs: Sequence[Job], console: Console, *, quiet: bool = False, metric: str | None = None
+    ):
+        """`metric` is a column of metrics.csv that every run must have, or the batch stops."""
         self.out = out
         self.failures: dict[Path, str] = {}
         """Run folder -> why there is no result."""
         self._console = console
         self._quiet = quiet
+        self._metric = metric
         # The same experiment under several names is one run.
         self._jobs = list({folder_of(out, job.experiment): job for job in jobs}.items())
 
@@ -63,6 +69,9 @@ class Batch:
         todo = [(path, job) for path, job in self._jobs if states[path] != "finished"]
         counts = [f"{sum(s == kind for s in states.values())} {kind}" for kind in ("finished", "begun", "new")]
         self._say(f"{num_runs(len(self._jobs))} in {self.out}: {', '.join(counts)}")
+        for path, _ in self._jobs:
+            if states[path] == "finished":
+                self._require_metric(path)
         _check_data([job.experiment for _, job in todo])
         for number, (path, job) in enumerate(todo, 1):
             self._say(f"[{number}/{len(todo)}] {job.name}" + (", going on" if states[path] == "begun" else ""))
@@ -80,6 +89,7 @@ class Batch:
                 best = best_of_rounds(path, "accuracy")
                 shown = "no accuracy" if best is None else f"best accuracy {best:.2f} %"
                 self._say(f"    {shown} in {time.monotonic() - started:.1f} s")
+                self._require_metric(path)
 
     def measured(self, experiments: Sequence[Experiment], metric: str) -> tuple[Measured | None, str]:
         """One number of each finished run, and a word on those that are not."""
@@ -122,6 +132,14 @@ class Batch:
         else:
             self.failures[path] = summary["reason"] if summary else f"see {folder.logs}"
 
+    def _require_metric(self, path: Path) -> None:
+        """A name with a typo is worth knowing after one run, rather than after all of them."""
+        columns = [name for name in load(path).metrics.columns if name != "round"]
+        if self._metric is not None and self._metric not in columns:
+            raise UserError(
+                f"--metric {self._metric} is no column of {path / 'metrics.csv'}; it has {', '.join(columns)}."
+            )
+
     def _say(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
@@ -163,7 +181,15 @@ def state_of(path: Path, experiment: Experiment) -> State:
 
 
 def num_runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
+    return counted(count, "run")
+
+
+def refuse_one_seed(seed: int | None, settings: Sequence[str]) -> None:
+    """One seed for all would be ignored, or would run the same experiment once for each of --seeds."""
+    if seed is not None:
+        raise UserError(f"--seed is for a single run; say --seeds {seed}.")
+    if any(text.partition("=")[0].strip() == "run.seed" for text in settings):
+        raise UserError("--set run.seed is what --seeds is for; give --seeds.")
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -2,12 +2,13 @@
 
     checkpoints/manifest.json              names one round, the server's file and every client's file
     checkpoints/server/round-000011.safetensors
-    checkpoints/client-00003/round-000011.safetensors
+    checkpoints/9f86d081/client-00003/round-000011.safetensors
 
 A set of files counts only once the manifest names it, so a crash at any moment leaves the previous set whole.
 A file is removed only when the manifest names another. What it names may be much older than the newest file: a
 client that was late at a checkpoint has saved its state all the same, but is not part of that checkpoint.
-Clients on other machines keep theirs in a folder of their own; the manifest then names rounds they know.
+Clients on other machines keep theirs in a folder of their own; the manifest then names rounds they know. Several
+runs may use that folder, so the states of each have a name of their own (9f86d081), which stays over a resume.
 """
 
 import os
@@ -36,6 +37,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     history: list[dict[str, Any]]
     """The rows of metrics.csv so far."""
     ledger: list[dict[str, Any]]
+    states: str
+    """Under which name clients keep their states."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class Checkpoints:
         return manifest, self._server.load(manifest.round)
 
 
-def client_files(folder: Path, client: int) -> StateFiles:
-    return StateFiles(folder / f"client-{client:05d}")
+def client_files(folder: Path, states: str, client: int) -> StateFiles:
+    return StateFiles(folder / states / f"client-{client:05d}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

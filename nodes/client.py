@@ -153,7 +153,7 @@ class ClientNode:
         self._half = assembly.make_client(experiment, federation, self.client, device)
         setting = assembly.setting_of(experiment, federation)
         self._border = Border(assembly.contract_of(experiment), setting.dimensions)
-        self._states: StateFiles = client_files(self.settings.state_folder, self.client)
+        self._states: StateFiles = client_files(self.settings.state_folder, welcome.states, self.client)
         if welcome.restore >= 0:
             self._half.load_state(self._states.load(welcome.restore))
         setup = self._half.setup()

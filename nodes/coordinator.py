@@ -173,6 +173,7 @@ class Coordinator(Reception):
             client_rounds={str(member.client): member.saved_round for member in members},
             history=self.conductor.history,
             ledger=self.accounts.ledger.rows(),
+            states=self._states,
         )
         self._checkpoints.save(manifest, self.conductor.state())
         for member in members:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, difference_line, percent, size
+from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, counted, difference_line, percent, size
 from nodes.events import Event
 
 
@@ -43,7 +43,8 @@ class PlainLines(Quiet):
             case "joined":
                 memory = event["pss_bytes_mean"] / 2**20
                 self._console.print(
-                    f"{event['clients']} clients joined in {event['seconds']:.1f} s, {memory:.0f} MiB (PSS) each"
+                    f"{counted(event['clients'], 'client')} joined in {event['seconds']:.1f} s, "
+                    f"{memory:.0f} MiB (PSS) each"
                 )
             case "round_finished":
                 self._console.print(round_line(event), soft_wrap=True)
@@ -141,9 +142,8 @@ def describe_trouble(event: Event) -> str:
 
 def print_summary(console: Console, summary: dict[str, Any], folder: str) -> None:
     """The closing table: accuracy by round, bytes at the four levels, the kernel's word, the folder."""
-    title = (
-        f"{summary['method']} on {summary['dataset']}, {summary['clients']} clients, {summary['rounds']} rounds"
-    )
+    counts = f"{counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}"
+    title = f"{summary['method']} on {summary['dataset']}, {counts}"
     console.print()
     console.print(Text(title, style="bold"))
     by_round = summary["accuracy_by_round"]

@@ -19,6 +19,11 @@ from nodes.work import Report, carry_out
 
 def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
     """Every client after the other, each message checked at the border as if it travelled."""
+    with folder.in_use():
+        return _run(folder, watcher)
+
+
+def _run(folder: RunFolder, watcher: Watcher | None) -> int:
     experiment = folder.experiment()
     started = time.monotonic()
     federation: Federation = assembly.check(experiment)

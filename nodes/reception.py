@@ -45,6 +45,7 @@ class Reception(ABC):
         self.members = Members(self.experiment.run.clients)
         self._socket = socket
         self._run = secrets.token_hex(4)
+        self._states = resumed.states if resumed else secrets.token_hex(4)
         self._welcome = experiment_parcel(self.experiment)
         self._resumed = resumed
         self._stop_requested: str | None = None
@@ -132,7 +133,7 @@ class Reception(ABC):
             self._refuse(arrived.route, member.client, reason)
             member.lost_since = time.monotonic()
             return
-        welcome = messages.Welcome(run=self._run, restore=member.saved_round)
+        welcome = messages.Welcome(run=self._run, states=self._states, restore=member.saved_round)
         self._send(member, welcome, self._welcome)
 
     def on_ready(self, ready: messages.Ready, member: Member, arrived: Arrived) -> None:

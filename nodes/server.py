@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from fedsim import assembly
 from fedsim.errors import UserError
@@ -20,11 +19,12 @@ from fedsim.models.groups import entries
 from fedsim.results.folder import RunFolder
 from fedsim.results.wording import FURTHER_ACCURACIES
 from nodes.accounts import audit_summary, traffic_summary
-from nodes.checkpoint import Checkpoints
+from nodes.checkpoint import Checkpoints, Manifest
 from nodes.conductor import Conductor, Row, use_server_device, use_server_threads
 from nodes.coordinator import Coordinator, Outcome
 from nodes.events import EventLog, Watcher
 from protocol import keys
+from protocol.addresses import host_of
 from protocol.errors import AddressUnusable
 from protocol.keys import KeyPair
 from protocol.limits import MEBIBYTE, Limits
@@ -56,6 +56,18 @@ def serve(
     on_bound: Callable[[str], None] = lambda address: None,
 ) -> int:
     """Run the experiment of a run folder to its end; returns the exit code."""
+    with folder.in_use():
+        return _serve(folder, address, security, resume, watcher, on_bound)
+
+
+def _serve(
+    folder: RunFolder,
+    address: str,
+    security: Security | None,
+    resume: bool,
+    watcher: Watcher | None,
+    on_bound: Callable[[str], None],
+) -> int:
     experiment = folder.experiment()
     started = time.monotonic()
     use_server_threads(experiment)
@@ -74,6 +86,8 @@ def serve(
         if not resume:
             shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
         raise
+    if resume:  # only now: nothing may be forgotten by a server that cannot begin
+        folder.forget_after(manifest.round if manifest else -1)
     if not experiment.run.rehearsal:
         folder.write_partition(*federation.class_counts())
     on_bound(socket.address)
@@ -146,7 +160,7 @@ def _best_and_last(history: list[Row], name: str) -> dict[str, float | int]:
 
 def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> None:
     """Anyone who can reach a server without keys can join it: only this machine may, unless the user insists."""
-    host = urlsplit(address).hostname or ""
+    host = host_of(address, listens=True)
     if has_keys or insecure or host == "localhost":
         return
     try:
@@ -160,9 +174,12 @@ def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> Non
     )
 
 
-def _restore(conductor: Conductor, folder: RunFolder) -> Any:
+def _restore(conductor: Conductor, folder: RunFolder) -> Manifest | None:
+    """Take up the last checkpoint; without one the run begins anew."""
+    summary = folder.summary()
+    if summary is not None and summary["completed"]:
+        raise UserError(f"the run in {folder.path} is complete; there is nothing left to go on with.")
     loaded = Checkpoints(folder.checkpoints).load()
-    folder.forget_after(loaded[0].round if loaded else -1)
     if loaded is None:
         return None
     manifest, state = loaded

@@ -84,12 +84,14 @@ class Host:
     max_restarts: int = 0
     forward_interrupt: bool = False
     """Whether Ctrl-C ends the clients; not where a launcher above us decides that."""
+    own_logs: bool = True
+    """Whether each client prints to a file of its own; otherwise it has said here already why it ended."""
     _running: dict[int, int] = field(default_factory=dict)  # process id -> client
     _restarts: dict[int, int] = field(default_factory=dict)
     _stopping: bool = False
 
     def run(self, clients: Iterable[int]) -> int:
-        """Until all clients have ended; returns 0 when all of them ended well."""
+        """Until all clients have ended; returns the largest of their exit codes, 1 for one that was killed."""
         signal.signal(signal.SIGTERM, self._on_terminate)
         if self.forward_interrupt:
             signal.signal(signal.SIGINT, self._on_terminate)
@@ -106,8 +108,10 @@ class Host:
                 log.warning("client %d %s; starting it again", client, describe_exit(status))
                 self._running[self.start(client)] = client
             elif status and not self._stopping:
-                log.warning("client %d %s", client, describe_exit(status))
-                worst = 1
+                killed = os.WIFSIGNALED(status)
+                if killed or self.own_logs:
+                    log.warning("client %d %s", client, describe_exit(status))
+                worst = max(worst, 1 if killed else os.waitstatus_to_exitcode(status))
         return worst
 
     def _should_restart(self, client: int, status: int) -> bool:

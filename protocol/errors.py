@@ -7,13 +7,16 @@ ProtocolError
 ├── EncodeError           what we were about to send is not a message: a bug on our side, mend it
 ├── PeerUnreachable       the peer has gone or does not read: nothing was sent, mark it lost
 ├── AdmissionRefused      the server will not have us (key, plain text): give up, trying again is useless
-├── AddressUnusable       the address cannot be bound: tell the user
+├── AddressUnusable       the address cannot be used: tell the user
 └── KeyFileError          a key file is missing, unreadable or readable by others: tell the user
 """
 
 
 class ProtocolError(Exception):
     """Base of all errors of this package."""
+
+    exit_code = 1
+    """Of a program that ends because of it."""
 
 
 class DecodeError(ProtocolError):
@@ -43,6 +46,11 @@ class AdmissionRefused(ProtocolError):
 class AddressUnusable(ProtocolError):
     """In use, not ours, or not an address."""
 
+    exit_code = 2
+    """Like every other bad input."""
+
 
 class KeyFileError(ProtocolError):
     """A key file cannot be used."""
+
+    exit_code = 2

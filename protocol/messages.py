@@ -21,6 +21,7 @@ VERSION = 1
 
 ClientId = Annotated[int, Meta(ge=0, lt=1_000_000)]
 RoundNumber = Annotated[int, Meta(ge=0, lt=1 << 31)]
+StatesId = Annotated[str, Meta(pattern="^[0-9a-f]{0,16}$")]  # becomes part of a path
 SavedRound = Annotated[int, Meta(ge=-1, lt=1 << 31)]
 Name = Annotated[str, Meta(max_length=64)]
 RunId = Annotated[str, Meta(max_length=32)]
@@ -53,6 +54,8 @@ class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
     """Carries the experiment as one array of JSON text."""
 
     run: RunId
+    states: StatesId
+    """Under which name clients keep the states of this run, also after it was resumed."""
     restore: SavedRound
     """The round whose saved state the client takes up; -1 for a fresh start."""
 

@@ -88,8 +88,7 @@ class ServerSocket:
             self._socket.bind(address)
         except zmq.ZMQError as error:
             self.close()
-            reason = error.strerror.lower()
-            raise AddressUnusable(f"cannot listen on {address}: {reason}.") from None
+            raise AddressUnusable(f"cannot listen on {address}: {_reason(error)}.") from None
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -209,7 +208,7 @@ class ClientSocket:
             self._socket.connect(address)
         except zmq.ZMQError as error:
             self.close()
-            raise AddressUnusable(f"cannot connect to {address}: {error.strerror.lower()}.") from None
+            raise AddressUnusable(f"cannot connect to {address}: {_reason(error)}.") from None
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -285,6 +284,11 @@ class _Admission:
 
     def callback(self, domain: str, key: bytes) -> bool:
         return key.decode() in self._allowed
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    """In the system's words; pyzmq's own repeat the address."""
+    return zmq.strerror(error.errno or 0).lower()
 
 
 def _set_common_options(socket: "zmq.Socket[bytes]", limits: Limits, *, curve: bool) -> None:

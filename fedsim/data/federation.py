@@ -94,7 +94,7 @@ class Federation:
         if wanted >= len(candidates):
             raise UserError(
                 f"data.public_samples = {wanted} leaves nothing of the {len(candidates)} training samples of "
-                f"{self.dataset.name}; ask for fewer."
+                f"{self.dataset.name}; ask for fewer, as in --set data.public_samples={len(candidates) // 5}."
             )
         return np.sort(self._streams.numpy("data/public").permutation(candidates)[:wanted])
 

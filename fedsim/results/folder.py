@@ -17,8 +17,10 @@ logs/, checkpoints/
 """
 
 import csv
+import fcntl
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,18 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} is not a run folder: it has no config.toml.")
         return cls(path)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Two servers that write into one folder would mix up their results."""
+        with (self.path / "config.toml").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"the run in {self.path} is being worked on by another process; wait for its end."
+                ) from None
+            yield
 
     def experiment(self) -> Experiment:
         return build([read_toml(self.path / "config.toml")])

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from fedsim.config import Experiment, read_toml
 from fedsim.errors import UserError
 from fedsim.results.folder import CLIENT_COLUMNS, PARTITION_COLUMNS, SERVER_TIMING_COLUMNS, TIMING_COLUMNS
+from fedsim.results.wording import counted
 
 Kinds = Mapping[str, type]
 """The columns that a table must have, and what is in them; any others are numbers."""
@@ -103,7 +104,8 @@ class LoadedRun:
     def title(self) -> str:
         """As the closing table has it."""
         run, dataset = self.experiment.run, Path(self.experiment.data.dataset).name
-        return f"{self.method} on {dataset}, {run.clients} clients, {self.num_rounds} rounds"
+        counts = f"{counted(run.clients, 'client')}, {counted(self.num_rounds, 'round')}"
+        return f"{self.method} on {dataset}, {counts}"
 
     @property
     def num_rounds(self) -> int:

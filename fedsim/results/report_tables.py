@@ -17,7 +17,7 @@ from fedsim.results import timing_plots
 from fedsim.results.accuracy_plots import client_accuracies
 from fedsim.results.load import LEVELS, LoadedRun, Table
 from fedsim.results.traffic_plots import payload_bytes
-from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, difference_line, percent, size
+from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, counted, difference_line, percent, size
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ def facts(run: LoadedRun) -> list[tuple[str, str, str]]:
         best_round, best = run.best
         found += [
             ("best accuracy", percent(best), f"round {best_round}"),
-            ("last accuracy", percent(run.final_accuracy), f"after {run.num_rounds} rounds"),
+            ("last accuracy", percent(run.final_accuracy), f"after {counted(run.num_rounds, 'round')}"),
         ]
     for name, whose in FURTHER_ACCURACIES.items():
         if name in run.metrics and (best_of := run.metrics.best(name)) is not None:

@@ -15,6 +15,11 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.2f} %"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def size(count: int) -> str:
     """Bytes for people: powers of ten, as communication costs are given."""
     value = float(count)

@@ -7,7 +7,10 @@ import sys
 import click
 
 from fedsim.errors import FedsimError
+from fedsim.version import __version__
 from protocol.errors import ProtocolError
+
+_HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyGroup(click.Group):
@@ -24,8 +27,8 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="fedsim-htfl")
+@click.command(cls=LazyGroup, context_settings=_HELP)
+@click.version_option(__version__)  # not the installed package's: a checkout needs no installation
 def fedsim() -> None:
     """Heterogeneous federated learning with real processes, real sockets and measured bytes."""
 
@@ -37,7 +40,7 @@ def main() -> None:
 def execute(command: click.Command) -> None:
     """Run a command; a user's mistake is one sentence on standard error and a code, never a traceback."""
     try:
-        sys.exit(command(standalone_mode=False) or 0)
+        sys.exit(command(standalone_mode=False, **_HELP) or 0)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.Abort:
@@ -47,6 +50,6 @@ def execute(command: click.Command) -> None:
         sys.exit(error.exit_code)
     except (FedsimError, ProtocolError) as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(getattr(error, "exit_code", 1))
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,11 +1,15 @@
 """`fedsim client`, which is also `python -m nodes.client`: one client, or a range of them, on this machine."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fedsim.errors import UserError
+from fedsim.config import Cluster
+
+_MAX_SLOTS = 4096  # as many as a Hello may name
+_MAX_HEARTBEAT_SECONDS = 86_400  # ZeroMQ counts milliseconds in 32 bits
 
 
 class IdRange(click.ParamType[list[int]]):
@@ -25,18 +29,51 @@ class IdRange(click.ParamType[list[int]]):
         return sorted(set(ids))
 
 
+class Seconds(click.FloatRange):
+    """A duration; click's own range lets `nan` through."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value} is no number of seconds.", param, ctx)
+        return seconds
+
+
 @click.command()
 @click.option("--connect", "address", required=True, help="The server's address, tcp://host:port.")
 @click.option("--ids", "--id", type=IdRange(), required=True, help="Which clients: 7, 0-49 or 0-9,20-29.")
 @click.option("--keys", "keys_folder", type=Path, help="Folder with server.key and client-<id>.key_secret.")
-@click.option("--slots", type=int, default=0, help="Clients that train at once; 0: one per core or GPU.")
+@click.option(
+    "--slots",
+    type=click.IntRange(0, _MAX_SLOTS),
+    default=0,
+    help="Clients that train at once; 0: one per core or GPU.",
+)
 @click.option("--place", help="Name of this host in the run; hosts of one name share their slots.")
 @click.option(
     "--state-dir", type=Path, default=Path("fedsim-state"), show_default=True, help="Where clients save."
 )
-@click.option("--patience", type=float, default=60.0, show_default=True, help="Seconds without a server.")
-@click.option("--heartbeat", type=float, default=0.0, help="Seconds between heartbeats; 0: none.")
-@click.option("--restarts", type=int, default=3, show_default=True, help="How often a killed client is restarted.")
+@click.option("--patience", type=Seconds(0), default=60.0, show_default=True, help="Seconds without a server.")
+@click.option(
+    "--heartbeat",
+    type=Seconds(0, _MAX_HEARTBEAT_SECONDS),
+    default=0.0,
+    help="Seconds between heartbeats; 0: none.",
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="How often a killed client is restarted.",
+)
+@click.option(
+    "--max-frame-mib",
+    type=click.IntRange(1),
+    default=Cluster().max_frame_mib,
+    show_default=True,
+    help="Largest single array; the same as the server's cluster.max_frame_mib.",
+)
 @click.option("--logs", type=Path, help="A folder for one log file a client; by default all print here.")
 def command(
     address: str,
@@ -48,6 +85,7 @@ def command(
     patience: float,
     heartbeat: float,
     restarts: int,
+    max_frame_mib: int,
     logs: Path | None,
 ) -> int:
     """Start one client or a range of them; the experiment comes from the server.
@@ -63,9 +101,10 @@ def command(
     from nodes.client import Settings, client_keys
     from nodes.launchers.local import client_starter
     from nodes.placement import place_client, usable_gpus
+    from protocol.addresses import host_of
+    from protocol.limits import MEBIBYTE, Limits
 
-    if not address.startswith("tcp://"):
-        raise UserError(f"{address} is no server address; write tcp://host:port.")
+    host_of(address, listens=False)  # refused here, once, and not by every client
     secrets = {client: client_keys(keys_folder, client) for client in ids}
     if logs is not None:
         logs.mkdir(parents=True, exist_ok=True)
@@ -81,7 +120,9 @@ def command(
             state_folder=state_dir,
             patience_seconds=patience,
             heartbeat_seconds=heartbeat,
+            limits=Limits(max_frame_bytes=max_frame_mib * MEBIBYTE),
             **secrets[client],
         )
 
-    return zygote.Host(client_starter(settings, logs), restarts, forward_interrupt=True).run(ids)
+    starter = client_starter(settings, logs)
+    return zygote.Host(starter, restarts, forward_interrupt=True, own_logs=logs is not None).run(ids)

@@ -137,4 +137,4 @@ def _value(default: Any) -> str:
 
 
 def _name(module: ModuleType) -> str:
-    return module.__name__.rpartition(".")[2].replace("_", "-")
+    return module.__name__.rpartition(".")[2]

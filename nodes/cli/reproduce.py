@@ -22,7 +22,7 @@ Examples:
   fedsim reproduce fedtgp-table10 --scale quick            seven methods, two settings, three seeds
   fedsim reproduce fedtgp-table1 --only cifar10,practical  a part: all methods on one data set
   fedsim reproduce fedktl-table7 --generators ~/stylegan   with published snapshots
-Stopped with Ctrl-C, the same command goes on where it was.
+Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report with: fedsim report RUN
 """
 
 
@@ -62,7 +62,7 @@ def command(
     """
     from fedsim import config, presets
     from fedsim.errors import UserError
-    from nodes.batch import Batch, Interrupted, Job, parse_seeds, print_comparison
+    from nodes.batch import Batch, Interrupted, Job, parse_seeds, print_comparison, refuse_one_seed
 
     table = presets.load(name)
     everything = table.cells()
@@ -74,6 +74,7 @@ def command(
         raise UserError(
             f"the paper prints a dash for all of {only} in {name}: not applicable; choose other labels."
         )
+    refuse_one_seed(None, settings)
     layers = [config.parse_setting(text) for text in settings]
     if data_dir:
         layers.append({"data": {"data_dir": data_dir}})

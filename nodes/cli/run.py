@@ -108,7 +108,12 @@ def build_experiment(
 @experiment_options
 @click.option("--out", type=Path, help="Results folder; by default runs/<method>-<data set>-<time>.")
 @click.option("--resume", type=Path, help="Go on with a run from its last checkpoint.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the server; 0: any free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of the server; 0: any free one, and 5555 with --print-commands.",
+)
 @click.option("--curve", is_flag=True, help="Encrypt and authenticate, as between machines.")
 @click.option("--launcher", type=click.Choice(["local", "ray"]), default="local", help="Who starts the clients.")
 @click.option("--ray-address", help="A running Ray cluster (auto); without it, Ray on this machine.")
@@ -116,7 +121,9 @@ def build_experiment(
 @click.option("--quiet", is_flag=True, help="Only the summary.")
 @no_report_option
 @click.option(
-    "--print-commands", is_flag=True, help="Print how to start the same run by hand on several machines."
+    "--print-commands",
+    is_flag=True,
+    help="Print how to start the same run by hand on several machines, with keys.",
 )
 def command(
     out: Path | None,
@@ -135,14 +142,28 @@ def command(
 
     Without options: FedTGP on digits with 10 heterogeneous clients, in less than a minute.
     """
+    if resume is not None:
+        refuse_with_resume(out=out, in_process=in_process, print_commands=print_commands, **options)
+    on_ray = {"launcher ray": launcher == "ray", "ray_address": ray_address}
+    if print_commands:
+        refuse_with("--print-commands", "it is for a start by hand", in_process=in_process, **on_ray)
+    if in_process:
+        unused = {"port": port or None, "curve": curve, "slots": options["slots"] or None, **on_ray}
+        saving = {"checkpoint_every": options["checkpoint_every"] or None}
+        refuse_with("--in-process", "it has no sockets, processes or checkpoints", **unused, **saving)
+    if launcher == "ray":
+        refuse_with("--launcher ray", "its server takes any free port", port=port or None)
+    elif ray_address is not None:
+        raise UserError("--ray-address says where Ray runs, so it needs --launcher ray.")
     if resume is None:
         experiment = build_experiment(**options)
-    else:
-        refuse_with_resume(out=out, in_process=in_process, print_commands=print_commands, **options)
     if print_commands:
-        from nodes.launchers.commands import print_commands as print_them
+        from nodes.manual_start import DEFAULT_PORT
+        from nodes.manual_start import print_commands as print_them
 
-        return print_them(experiment, out or default_folder(experiment))
+        _check(experiment)
+        print_them(experiment, out or default_folder(experiment), port or DEFAULT_PORT)
+        return 0
 
     from fedsim.results.folder import RunFolder
     from nodes import zygote
@@ -201,7 +222,12 @@ def _check(experiment: Experiment) -> None:
 
 def refuse_with_resume(**options: Any) -> None:
     """A resumed run is the run that it was: nothing about it may be chosen again."""
-    given = [name for name, value in options.items() if value not in (None, (), False)]
-    if given:
-        option = "--" + given[0].replace("_", "-").replace("settings", "set").replace("config-file", "config")
-        raise UserError(f"{option} cannot be given with --resume: the run goes on with its own config.toml.")
+    refuse_with("--resume", "the run goes on with its own config.toml", **options)
+
+
+def refuse_with(mode: str, reason: str, **options: Any) -> None:
+    """Whoever gives an option expects something of it, so one that `mode` would ignore is refused."""
+    for name, value in options.items():
+        if value is not None and value is not False and value != ():
+            option = name.replace("_", "-").replace("settings", "set").replace("config-file", "config")
+            raise UserError(f"--{option} cannot be given with {mode}: {reason}.")

@@ -18,7 +18,9 @@ from nodes.cli.run import (
 
 @click.command()
 @experiment_options
-@click.option("--bind", default="tcp://127.0.0.1:5555", show_default=True, help="Address to listen on.")
+@click.option(
+    "--bind", default="tcp://127.0.0.1:5555", show_default=True, help="Address to listen on, tcp://host:port."
+)
 @click.option("--keys", "keys_folder", type=Path, help="Folder with server.key_secret and every client-<id>.key.")
 @click.option("--insecure", is_flag=True, help="Listen to other machines without keys.")
 @click.option("--out", type=Path, help="Results folder.")

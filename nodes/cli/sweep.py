@@ -17,7 +17,7 @@ Examples:
   fedsim sweep --vary method.tau=1,10,100 --seeds 1,2,3
   fedsim sweep --vary method.name=fedproto,fedtgp,protonorm --vary data.beta=0.1,1 --rounds 20
   fedsim sweep --preset fedtgp-table10 --vary method.server_epochs=1,10,100 --rounds 50
-Stopped with Ctrl-C, the same command goes on where it was.
+Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report with: fedsim report RUN
 """
 
 
@@ -33,10 +33,11 @@ Stopped with Ctrl-C, the same command goes on where it was.
 def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bool, **options: Any) -> int:
     """Run all combinations of the values given with --vary, for several seeds, and compare their best rounds."""
     from fedsim.results.comparison import Comparison, Row
-    from nodes.batch import Batch, Interrupted, Job, parse_seeds, prepare, print_comparison
+    from nodes.batch import Batch, Interrupted, Job, parse_seeds, prepare, print_comparison, refuse_one_seed
 
-    numbers = parse_seeds(seeds)
     settings = options.pop("settings")
+    refuse_one_seed(options.pop("seed"), settings)
+    numbers = parse_seeds(seeds)
     combinations = list(itertools.product(*(_values(text) for text in vary)))
 
     def experiment(combination: tuple[str, ...], seed: int) -> Any:
@@ -49,7 +50,7 @@ def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bo
         for combination in combinations
     ]
     console = Console(highlight=False)
-    batch = Batch(out, jobs, console, quiet=quiet)
+    batch = Batch(out, jobs, console, quiet=quiet, metric=metric)
     try:
         batch.run()
     except Interrupted as stop:
@@ -66,6 +67,11 @@ def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bo
     for path in summary.write(out / "summary"):
         console.print(f"wrote {path}", soft_wrap=True)
     return 1 if batch.failures else 0
+
+
+for parameter in command.params:
+    if isinstance(parameter, click.Option) and parameter.name == "seed":
+        parameter.hidden = True  # it is refused, with a sentence that names --seeds
 
 
 def _values(text: str) -> list[str]:

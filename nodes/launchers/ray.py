@@ -96,6 +96,7 @@ class RayLauncher(Launcher):
         reachable = address.replace("0.0.0.0", ray.util.get_node_ip_address())
         cluster = self.experiment.cluster
         options = ["--heartbeat", str(cluster.heartbeat_seconds or 5.0), "--slots", str(cluster.slots)]
+        options += ["--max-frame-mib", str(cluster.max_frame_mib)]
         remote = ray.remote(max_retries=0)(run_host)
         for assignment in assign(self.experiment.run.clients, nodes):
             there = affinity(assignment.node.id, soft=False)

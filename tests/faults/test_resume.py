@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def resume(python: Start) -> Callable[[Run], Run]:
         return Run(python(PROJECT / "run_cluster.py", "--resume", run.folder), run.folder)
 
     return start
+
+
+def client_states(folder: Path, client: int) -> Path:
+    """Where a client of the only run in a folder keeps its states."""
+    (found,) = folder.glob(f"*/client-{client:05d}")
+    return found
 
 
 def reach(run: Run, num_events: int) -> bool:
@@ -121,8 +128,8 @@ def test_a_crash_while_files_are_written_leaves_the_previous_checkpoint_whole(
     _, waiting = hold(run, 3)
     wait_for(lambda: len(list(events_of(run.folder, "answered", round=waiting))) == 3, "the others do not answer")
     kill_all(run)
-    for name in ("server", "client-00000"):
-        (run.folder / "checkpoints" / name / ".round-000099.safetensors.123").write_bytes(b"half")
+    for folder in (run.folder / "checkpoints" / "server", client_states(run.folder / "checkpoints", 0)):
+        (folder / ".round-000099.safetensors.123").write_bytes(b"half")
     (run.folder / "checkpoints" / ".manifest.json.123").write_bytes(b'{"round": 9')
     resume(run).succeed()
     assert bits(run.folder) == bits(reference(*ROUNDS))
@@ -131,7 +138,7 @@ def test_a_crash_while_files_are_written_leaves_the_previous_checkpoint_whole(
 def test_a_client_keeps_what_the_last_checkpoint_names_and_what_the_next_will(cluster: Cluster) -> None:
     run = cluster("--checkpoint-every", "1").succeed()
     for client in range(4):
-        saved = {path.name for path in (run.folder / "checkpoints" / f"client-{client:05d}").iterdir()}
+        saved = {path.name for path in client_states(run.folder / "checkpoints", client).iterdir()}
         assert saved == {"round-000001.safetensors", "round-000002.safetensors"}
 
 
@@ -294,6 +301,65 @@ def test_clients_wait_for_a_server_that_is_started_again(
     assert bits(run.folder) == bits(reference(*options))
 
 
+def test_runs_that_share_a_state_folder_do_not_take_each_other_s_states(
+    by_hand: Callable[..., tuple[Run, Command]], python: Start, reference: Reference, tmp_path: Path
+) -> None:
+    run, clients = by_hand("--checkpoint-every", "1", patience="0.5")
+    wait_for_event(run.folder, "checkpoint", round=1)
+    kill_all(run)
+    assert clients.wait() != 0
+    run.folder.rename(tmp_path / "first")
+    other, clients = by_hand("--seed", "7", "--checkpoint-every", "1")
+    other.succeed()
+    clients.succeed()
+    server = python("-m", "nodes.server", "--resume", tmp_path / "first", "--bind", "tcp://127.0.0.1:*")
+    clients = python(
+        *("-m", "nodes.client", "--connect", address_of(server), "--ids", "0-3"),
+        *("--state-dir", tmp_path / "state"),
+    )
+    server.succeed()
+    clients.succeed()
+    assert bits(tmp_path / "first") == bits(reference())
+
+
+def test_a_complete_run_is_not_run_again(cluster: Cluster, resume: Callable[[Run], Run]) -> None:
+    run = cluster().succeed()
+    before = {path: path.read_bytes() for path in run.folder.rglob("*.*") if path.is_file()}
+    again = resume(run).command
+    assert again.wait() == 2
+    assert again.stderr == f"error: the run in {run.folder} is complete; there is nothing left to go on with.\n"
+    assert (
+        before.items() <= {path: path.read_bytes() for path in run.folder.rglob("*.*") if path.is_file()}.items()
+    )
+
+
+def test_a_server_that_cannot_begin_forgets_nothing(cluster: Cluster, python: Start) -> None:
+    run = cluster(*ROUNDS, "--checkpoint-every", "2")
+    wait_for_event(run.folder, "round_finished", round=4)
+    kill_all(run)
+    before = (run.folder / "metrics.csv").read_bytes()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        assert python("-m", "nodes.server", "--resume", run.folder, "--bind", address).wait() != 0
+    assert (run.folder / "metrics.csv").read_bytes() == before
+
+
+def test_a_run_that_is_going_on_is_not_resumed_beside_itself(
+    cluster: Cluster, resume: Callable[[Run], Run], reference: Reference
+) -> None:
+    run = cluster(*ROUNDS, "--checkpoint-every", "2")
+    wait_for_event(run.folder, "checkpoint", round=3)
+    process, _ = hold(run, 1)
+    second = resume(run).command
+    assert second.wait() == 2
+    assert "is being worked on by another process; wait for its end." in second.stderr
+    os.kill(process, signal.SIGCONT)
+    run.succeed()
+    assert bits(run.folder) == bits(reference(*ROUNDS))
+
+
 def test_clients_whose_server_was_killed_give_up_after_their_patience(
     by_hand: Callable[..., tuple[Run, Command]],
 ) -> None:
@@ -301,7 +367,7 @@ def test_clients_whose_server_was_killed_give_up_after_their_patience(
     address = address_of(run.command)
     wait_for_event(run.folder, "round_finished", round=1)
     kill_all(run)
-    assert clients.wait() == 1
+    assert clients.wait() == 4
     for client in range(4):
         assert clients.stdout.count(f"client {client}: no server at {address} for 0.5 s; giving up.") == 1
     assert "Traceback" not in clients.stderr

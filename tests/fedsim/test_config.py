@@ -98,12 +98,14 @@ def test_a_setting_without_section_or_key_is_refused(text):
 @pytest.mark.parametrize(
     ("layer", "sentence"),
     [
-        ({"trian": {"lr": 1}}, "there is no option 'trian'; did you mean train or run?"),
+        ({"trian": {"lr": 1}}, "there is no option 'trian'; did you mean train?"),
         ({"zzz": 1}, "there is no option 'zzz'; known: cluster, data, method, model, run, train."),
-        ({"train": {"larning_rate": 1}}, "there is no option 'train.larning_rate'; did you mean train."),
+        ({"train": {"larning_rate": 1}}, "there is no option 'train.larning_rate'; known: train.batch_size, "),
         ({"run": {"client": 1}}, "did you mean run.clients"),
-        ({"method": {"tua": 1}}, "there is no option 'method.tua'; did you mean method.tau"),
-        ({"method": {"name": "fedtpg"}}, "there is no method 'fedtpg'; did you mean fedtgp"),
+        ({"method": {"tua": 1}}, "there is no option 'method.tua'; did you mean method.tau?"),
+        ({"method": {"tao": 1}}, "there is no option 'method.tao'; did you mean method.tau?"),
+        ({"method": {"name": "fedtpg"}}, "there is no method 'fedtpg'; did you mean fedtgp?"),
+        ({"method": {"name": "fedpro"}}, "there is no method 'fedpro'; did you mean fedprox or fedproto?"),
         ({"data": {"partition": "diriclet"}}, "there is no data.partition 'diriclet'; did you mean dirichlet?"),
         ({"data": {"partition": "x"}}, "there is no data.partition 'x'; known: dirichlet, iid, pathological."),
         ({"method": {"distance": "cosine"}}, "there is no method.distance 'cosine'; known: l2, mse."),

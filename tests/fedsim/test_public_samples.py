@@ -75,7 +75,8 @@ def test_no_public_samples_at_all(method):
 def test_more_public_samples_than_there_are():
     sentence = refusal(data={"public_samples": 2500})  # the default, which the digits do not have
     assert sentence == (
-        "data.public_samples = 2500 leaves nothing of the 1498 training samples of digits; ask for fewer."
+        "data.public_samples = 2500 leaves nothing of the 1498 training samples of digits; ask for fewer, as in "
+        "--set data.public_samples=299."
     )
 
 

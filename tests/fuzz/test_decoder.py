@@ -17,7 +17,7 @@ SEED = 20_240_607
 
 SEEDS_OF_MESSAGES = [
     messages.Hello(client=7, place="host/0", slots=2),
-    messages.Welcome(run="run-1", restore=-1),
+    messages.Welcome(run="run-1", states="0f3a", restore=-1),
     messages.Refusal(reason="the list is full"),
     messages.Ready(
         run="run-1", num_train=600, num_test=200, num_parameters=10**6, start_seconds=1.25, pss_bytes=2**33

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from commands import PROJECT, TINY, Command, Run, Start, address_of, bits, events_of, wait_for_event
 
+from nodes.client import EXIT_NO_SERVER, EXIT_REFUSED
 from protocol import keys
 
 SMALL = ("--clients", "3", "--rounds", "2")
@@ -52,10 +53,10 @@ def client(python: Start) -> Callable[..., Command]:
     return start
 
 
-def refusal(client: Command) -> str:
-    """The one sentence of a client that was turned away."""
-    assert client.wait() == 1
-    assert client.stdout.count("\n") == 1 and "Traceback" not in client.stderr
+def refusal(client: Command, code: int = EXIT_REFUSED) -> str:
+    """The one sentence of a client that was turned away: nobody adds anything to it."""
+    assert client.wait() == code
+    assert client.stdout.count("\n") == 1 and client.stderr == ""
     return client.stdout.rstrip("\n")
 
 
@@ -116,7 +117,7 @@ def test_a_client_talks_to_no_server_but_the_one_whose_key_it_has(
     misled = key_folders / "misled"
     shutil.copytree(key_folders / "client-0", misled)
     shutil.copy(keys.create(key_folders / "other", "server"), misled)
-    sentence = refusal(client(address, 0, "--keys", misled, "--patience", "1"))
+    sentence = refusal(client(address, 0, "--keys", misled, "--patience", "1"), EXIT_NO_SERVER)
     assert sentence.startswith("client 0") and address in sentence
     for command in [client(address, i, "--keys", key_folders / f"client-{i}") for i in range(3)]:
         command.succeed()
@@ -153,9 +154,10 @@ def test_the_printed_commands_work_as_they_are(
     here.mkdir()
     there.mkdir()
     run_cluster = PROJECT / "run_cluster.py"
-    printed = python(run_cluster, *TINY, *SMALL, "--print-commands", "--out", "runs/long", cwd=here).succeed()
+    options = ("--print-commands", "--curve", "--port", str(free_port), "--out", "runs/long run")
+    printed = python(run_cluster, *TINY, *SMALL, *options, cwd=here).succeed()
     lines = [line for line in printed.stdout.splitlines() if line and not line.startswith("#")]
-    filled_in = [line.replace("SERVER:5555", f"127.0.0.1:{free_port}") for line in lines]
+    filled_in = [line.replace("SERVER", "127.0.0.1") for line in lines]
     server_keys, server, client_keys, clients = map(shlex.split, filled_in)
     fedsim = tmp_path / "fedsim.py"
     fedsim.write_text("from nodes.cli import main\nmain()\n")
@@ -168,7 +170,7 @@ def test_the_printed_commands_work_as_they_are(
     for client in range(3):
         shutil.copy(there / "keys" / f"client-{client}.key", here / "keys")
     shutil.copy(here / "keys" / "server.key", there / "keys")
-    run = Run(python(*typed(server), cwd=here), here / "runs" / "long")
+    run = Run(python(*typed(server), cwd=here), here / "runs" / "long run")
     python(*typed(clients), cwd=there).succeed()
     run.succeed()
     assert bits(run.folder) == bits(reference(*SMALL))

@@ -9,6 +9,7 @@ from commands import PROJECT, Start
 import fedsim
 from fedsim.errors import UnknownName, UserError
 from nodes import api
+from nodes.cli.run import build_experiment
 
 SLOW_START_SECONDS = 240.0
 """Each run of the API starts interpreters of its own, which import torch."""
@@ -34,7 +35,7 @@ def test_the_documented_example_runs(script, tmp_path: Path) -> None:
     assert len(blocks) == 5
     output = script("\n".join(blocks))
     assert "fedtgp on digits, 4 clients, 3 rounds: best accuracy" in output
-    assert "there is no method 'fedtpg'; did you mean fedtgp" in output
+    assert "there is no method 'fedtpg'; did you mean fedtgp?\n" in output
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["api-example", "api-tau-10"]
     loaded = fedsim.load(tmp_path / "runs" / "api-example")
     assert loaded.best is not None and f"{loaded.best[1]:.1%} in round {loaded.best[0]}" in output
@@ -58,6 +59,7 @@ def test_arguments_become_an_experiment() -> None:
     )
     assert (experiment.run.rounds, experiment.model.group, experiment.data.stratified) == (3, "CNN2", True)
     assert (experiment.method["name"], experiment.method["tau"]) == ("fedtgp", 5)
+    assert api.build(None, {}, None, {}).method_name == "fedtgp"
     preset = api.build("feddistill", {}, "fedtgp-table10", {"clients": 7})
     assert (preset.data.dataset, preset.run.clients, preset.method_name) == ("fmnist", 7, "feddistill")
 
@@ -82,3 +84,8 @@ def test_what_the_run_itself_refuses_is_an_exception_too(script, tmp_path: Path)
     )
     output = script(program)
     assert output == "the results folder here exists already; choose another with --out, or go on with --resume.\n"
+
+
+@pytest.mark.parametrize("cell", ["fedtgp-table10/practical,fedproto", "fedktl-table7/-etf"])
+def test_a_preset_s_cell_is_that_of_the_command_line(cell: str) -> None:
+    assert api.build(None, {}, cell, {"rounds": 3}) == build_experiment(cell, None, (), rounds=3)

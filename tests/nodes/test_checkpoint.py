@@ -10,6 +10,7 @@ from fedsim.errors import UserError
 from nodes import checkpoint
 from nodes.checkpoint import Checkpoints, Manifest, StateFiles, client_files, write_atomically
 
+STATES_ID = "0f3a"
 STATES = {
     "scalar": np.array(7, np.int64),
     "numpy scalar": np.float32(0.1),
@@ -27,7 +28,7 @@ STATES = {
 def manifest(round: int, **client_rounds: int) -> Manifest:
     history = [{"round": r, "accuracy": None if r == 0 else 0.1 * r, "clients": 2} for r in range(round + 1)]
     ledger = [{"round": 0, "client": 1, "direction": "up", "wire_bytes": 2**40}]
-    return Manifest(round=round, client_rounds=client_rounds, history=history, ledger=ledger)
+    return Manifest(round=round, client_rounds=client_rounds, history=history, ledger=ledger, states=STATES_ID)
 
 
 def state_of(round: int) -> dict[str, np.ndarray]:
@@ -95,11 +96,12 @@ def test_files_of_others_are_left_alone(tmp_path):
     assert files_in(tmp_path) == ["notes.txt", "round-x.safetensors"]
 
 
-def test_each_client_has_a_folder_of_its_own(tmp_path):
+def test_each_client_of_each_run_has_a_folder_of_its_own(tmp_path):
     for client in (3, 12345):
-        client_files(tmp_path, client).save(0, state_of(client))
-    assert files_in(tmp_path) == ["client-00003", "client-12345"]
-    assert client_files(tmp_path, 3).load(0)["steps"] == 3
+        client_files(tmp_path, STATES_ID, client).save(0, state_of(client))
+    client_files(tmp_path, "1e2d", 3).save(0, state_of(99))
+    assert files_in(tmp_path / STATES_ID) == ["client-00003", "client-12345"]
+    assert client_files(tmp_path, STATES_ID, 3).load(0)["steps"] == 3
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors at all", None])
@@ -136,7 +138,7 @@ def test_a_set_comes_back_as_it_was(tmp_path):
 
 
 def test_a_folder_without_a_manifest_has_no_checkpoint(tmp_path):
-    client_files(tmp_path, 0).save(4, state_of(4))
+    client_files(tmp_path, STATES_ID, 0).save(4, state_of(4))
     StateFiles(tmp_path / "server").save(4, state_of(4))
     assert Checkpoints(tmp_path).load() is None
 
@@ -145,7 +147,7 @@ def save_set(folder: Path, round: int) -> None:
     """As a run does: the clients first, then the server's state, then the manifest."""
     last = Checkpoints(folder).load()
     for client in range(2):
-        files = client_files(folder, client)
+        files = client_files(folder, STATES_ID, client)
         files.save(round, state_of(100 * client + round))
         files.keep_only(round, last[0].client_rounds[str(client)] if last else -1)
     Checkpoints(folder).save(manifest(round, **{"0": round, "1": round}), state_of(round))
@@ -158,7 +160,7 @@ def whole_set(folder: Path) -> int:
     newest, server = loaded
     assert server["steps"] == newest.round
     for client, round in newest.client_rounds.items():
-        assert client_files(folder, int(client)).load(round)["steps"] == 100 * int(client) + round
+        assert client_files(folder, STATES_ID, int(client)).load(round)["steps"] == 100 * int(client) + round
     return newest.round
 
 

@@ -232,6 +232,13 @@ def test_the_closing_table(console):
     ]
 
 
+def test_one_is_not_many(console):
+    print_summary(console, summary(clients=1, rounds=1), "runs/x")
+    assert shown(console)[1] == "fedtgp on digits, 1 client, 1 round"
+    PlainLines(console).on_event(JOINED | {"clients": 1})
+    assert shown(console)[-1] == "1 client joined in 1.2 s, 42 MiB (PSS) each"
+
+
 def test_what_else_was_tested_has_a_line_each(console):
     further = {
         "server_accuracy": {"best": 0.75, "best_round": 1, "last": 0.5},

@@ -24,7 +24,12 @@ figures = st.dictionaries(names, st.floats(allow_nan=False), max_size=64)
 
 MESSAGES = {
     "hello": st.builds(messages.Hello, client=st.integers(0, 999_999), place=names, slots=st.integers(1, 4096)),
-    "welcome": st.builds(messages.Welcome, run=runs, restore=st.integers(-1, (1 << 31) - 1)),
+    "welcome": st.builds(
+        messages.Welcome,
+        run=runs,
+        states=st.text("0123456789abcdef", max_size=16),
+        restore=st.integers(-1, (1 << 31) - 1),
+    ),
     "refusal": st.builds(messages.Refusal, reason=texts),
     "ready": st.builds(
         messages.Ready,

@@ -18,7 +18,7 @@ LARGEST = (1 << 31) - 1
 # One valid header of every kind.
 HEADERS = {
     "hello": {"client": 7, "place": "host", "slots": 2},
-    "welcome": {"run": "r", "restore": -1},
+    "welcome": {"run": "r", "states": "0f3a", "restore": -1},
     "refusal": {"reason": "no"},
     "ready": {
         "run": "r",
@@ -71,6 +71,7 @@ TAKES_AND_REFUSES = {
     "place": NAME,
     "slots": ([1, 4096], [0, 4097, *NOT_AN_INTEGER]),
     "run": RUN,
+    "states": (["", "0", "0123456789abcdef"], ["0123456789abcdef0", "../other", "ABC", "g", 7, None]),
     "restore": ([-1, LARGEST], [-2, LARGEST + 1, *NOT_AN_INTEGER]),
     "reason": TEXT,
     "num_train": SIZE,

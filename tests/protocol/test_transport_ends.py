@@ -151,7 +151,7 @@ class TestOptions:
 class TestEnds:
     @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1:notaport", "tcp://192.0.2.1:5555"])
     def test_address_that_cannot_be_bound(self, address):
-        with pytest.raises(AddressUnusable, match=f"cannot listen on {address}"):
+        with pytest.raises(AddressUnusable, match=rf"^cannot listen on {address}: [a-z ]+\.$"):
             ServerSocket(address)
 
     def test_address_in_use(self, serve):
@@ -161,7 +161,7 @@ class TestEnds:
 
     @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1:notaport"])
     def test_address_that_cannot_be_connected(self, address):
-        with pytest.raises(AddressUnusable, match=f"cannot connect to {address}"):
+        with pytest.raises(AddressUnusable, match=rf"^cannot connect to {address}: [a-z ]+\.$"):
             ClientSocket(address, 7)
 
     def test_client_closes_without_a_server(self, spawn):

@@ -21,9 +21,7 @@ def line_of(output: str, name: str) -> str:
 
 def test_every_method_has_its_line() -> None:
     output = run()
-    assert [line.split()[0].replace("-", "_") for line in output.splitlines()[1:] if line[0] != " "] == (
-        methods.names()
-    )
+    assert [line.split()[0] for line in output.splitlines()[1:] if line[0] != " "] == methods.names()
 
 
 def test_a_line_tells_what_goes_where_and_what_it_costs() -> None:
@@ -31,7 +29,7 @@ def test_a_line_tells_what_goes_where_and_what_it_costs() -> None:
     words = line_of(output, "fedtgp").split()
     assert words[:2] == ["fedtgp", "FedTGP"]
     assert words.count("prototypes") == 2 and "K·ΣCᵢ" in words and "M·K·C" in words
-    assert "parameters" in line_of(output, "lg-fedavg") and "equal heads" in line_of(output, "lg-fedavg")
+    assert "parameters" in line_of(output, "lg_fedavg") and "equal heads" in line_of(output, "lg_fedavg")
     assert "images, latents" in line_of(output, "fedktl")
     assert line_of(output, "local").split().count("–") == 5
     # What travels once, at set-up, is told apart.
@@ -54,6 +52,10 @@ def test_one_method_shows_its_text_contract_and_options() -> None:
     assert line_of(output, "stale_prototypes").split()[1] == "False"
 
 
+def test_what_is_sent_once_has_its_cost_in_both_directions() -> None:
+    assert "once up: M·C\nonce down: M·C\n" in run("fedgen")
+
+
 def test_a_method_without_anything_says_so() -> None:
     output = run("local")
     assert "What may travel\nnothing\n" in output
@@ -61,5 +63,5 @@ def test_a_method_without_anything_says_so() -> None:
 
 
 def test_a_name_with_a_typo() -> None:
-    with pytest.raises(UnknownName, match="there is no method 'fedtpg'; did you mean fedtgp"):
+    with pytest.raises(UnknownName, match="there is no method 'fedtpg'; did you mean fedtgp\\?"):
         run("fedtpg")

@@ -122,7 +122,10 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(fedsim, tmp_path: Pat
         (["reproduce", "fedtgp-table10", "--set", "run.rouns=3"], "did you mean run.rounds"),
         (["presets", "fedtgp-table99"], "there is no preset"),
         (["sweep", "--vary", "method.tau"], "--vary wants section.key=value,value"),
+        (["reproduce", "fedtgp-table10", "--set", "run.seed=9"], "--set run.seed is what --seeds is for"),
         (["sweep", "--vary", "run.seed=1,2"], "--seeds"),
+        (["sweep", "--vary", "method.tau=1,2", "--seed", "9", "--seeds", "1"], "for a single run; say --seeds 9."),
+        (["sweep", "--vary", "method.tau=1,2", "--set", "run.seed=9"], "--set run.seed is what --seeds is for"),
         (["sweep", "--vary", "method.tua=1,2"], "did you mean method.tau"),
         (["run", "--preset", "fedtgp-table10/practical"], "add labels until it is one"),
     ],
@@ -148,6 +151,25 @@ def test_a_sweep_compares_values_over_seeds(fedsim, tmp_path: Path) -> None:
     more = fedsim(*words[:-1], "1,2,3", *TINY, "--rounds", "2", "--out", out)
     assert more.wait(SLOW_SECONDS) == 0, more.stdout
     assert "8 finished, 0 begun, 4 new" in more.stdout
+
+
+def test_a_sweep_stops_at_the_first_run_that_lacks_the_metric(fedsim, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("sweep", "--vary", "train.lr=0.01,0.1", "--seeds", "1", *TINY, "--set", "method.name=fedproto")
+    wrong = (*words, "--rounds", "1", "--out", out, "--metric", "acuracy")
+    for _ in range(2):  # the second time the run is there already
+        command = fedsim(*wrong)
+        assert command.wait(SLOW_SECONDS) == 2
+        (run,) = folders(out)
+        assert command.stderr.startswith(
+            f"error: --metric acuracy is no column of {run}/metrics.csv; it has accuracy, "
+        )
+        assert command.stderr.endswith(".\n") and command.stderr.count("\n") == 1
+        assert "round," not in command.stderr and not (out / "summary.csv").exists()
+    right = fedsim(*wrong[:-1], "client_mean_accuracy")
+    assert right.wait(SLOW_SECONDS) == 0, right.stderr
+    assert "1 finished, 0 begun, 1 new" in right.stdout
+    assert {row["ours_runs"] for row in table_of(out / "summary.csv")} == {"1"}
 
 
 def test_presets_are_listed_and_shown(fedsim) -> None:

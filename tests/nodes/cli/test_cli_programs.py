@@ -1,0 +1,64 @@
+"""What the programs share with `fedsim`, and how a client that is started by hand is set up."""
+
+import pytest
+from click.testing import CliRunner
+from commands import PROJECT, Start
+
+from fedsim.config import Cluster
+from fedsim.version import __version__
+from nodes import zygote
+from nodes.cli.client import command as client_command
+from nodes.client import EXIT_NO_SERVER
+from nodes.launchers import local
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        (PROJECT / "run_cluster.py",),
+        *(("-m", "nodes.server"), ("-m", "nodes.client"), ("-m", "nodes")),
+        *(("-m", "nodes", "run"), ("-m", "nodes", "keys", "new")),
+    ],
+    ids=lambda words: " ".join(str(word) for word in words).replace(f"{PROJECT}/", ""),
+)
+def test_help_is_short_or_long_everywhere(program, python: Start):
+    short, long = (python(*program, option).succeed().stdout for option in ("-h", "--help"))
+    assert short == long
+    assert short.startswith("Usage: ") and "-h, --help" in short
+
+
+def test_the_version_needs_no_installation(python: Start):
+    """The tests run from a checkout; an installed package of another version must not be asked."""
+    command = python("-m", "nodes", "--version").succeed()
+    assert command.stdout.endswith(f", version {__version__}\n")
+
+
+def test_clients_without_a_server_say_so_once_each(python: Start):
+    connect = ("--connect", "tcp://127.0.0.1:1", "--patience", "0.3")
+    command = python("-m", "nodes.client", *connect, "--ids", "0-1")
+    assert command.wait() == EXIT_NO_SERVER
+    assert sorted(command.stdout.splitlines()) == [
+        f"client {i}: no server at tcp://127.0.0.1:1 for 0.3 s; giving up." for i in range(2)
+    ]
+    assert command.stderr == ""
+
+
+def test_a_client_with_a_log_of_its_own_is_spoken_for(python: Start, tmp_path):
+    connect = ("--connect", "tcp://127.0.0.1:1", "--patience", "0.3", "--ids", "7")
+    command = python("-m", "nodes.client", *connect, "--logs", "logs")
+    assert command.wait() == EXIT_NO_SERVER
+    assert (command.stdout, command.stderr) == ("", "client 7 exited with code 4\n")
+    assert "giving up" in (tmp_path / "logs" / "client-00007.log").read_text()
+
+
+@pytest.mark.parametrize(("options", "mebibytes"), [((), Cluster().max_frame_mib), (("--max-frame-mib", "3"), 3)])
+def test_clients_have_the_frame_limit_of_the_option(options, mebibytes, monkeypatch):
+    """Nothing is started: the settings are those that a forked client would get."""
+    made = []
+    monkeypatch.setattr(zygote, "preload", lambda: None)
+    monkeypatch.setattr(local, "client_starter", lambda settings, logs: settings)
+    monkeypatch.setattr(zygote.Host, "run", lambda self, ids: made.extend(map(self.start, ids)) or 0)
+    words = ["--connect", "tcp://127.0.0.1:1", "--ids", "2-3", *options]
+    assert CliRunner().invoke(client_command, words, standalone_mode=False).return_value == 0
+    assert [settings.client for settings in made] == [2, 3]
+    assert {settings.limits.max_frame_bytes for settings in made} == {mebibytes * 1024 * 1024}
