@@ -134,8 +134,10 @@ class Batch:
 
     def _require_metric(self, path: Path) -> None:
         """A name with a typo is worth knowing after one run, rather than after all of them."""
+        if self._metric is None:
+            return
         columns = [name for name in load(path).metrics.columns if name != "round"]
-        if self._metric is not None and self._metric not in columns:
+        if self._metric not in columns:
             raise UserError(
                 f"--metric {self._metric} is no column of {path / 'metrics.csv'}; it has {', '.join(columns)}."
             )

@@ -130,7 +130,10 @@ def describe_trouble(event: Event) -> str:
             reason = f": {event['reason']}" if event["reason"] else ""
             return f"client {event['client']} was lost in round {event['round']}{reason}"
         case "restored":
-            return f"client {event['client']} was started again and restored from round {event['round']}"
+            how = f"restored from round {event['round']}" if event["round"] >= 0 else "begins anew"
+            return f"client {event['client']} was started again and {how}"
+        case "starts_over":
+            return "the run has no checkpoint to go on from, so it starts over"
         case "left_out":
             return f"round {event['round']} goes on without client {event['client']}: {event['reason']}"
         case "failed":

@@ -96,6 +96,8 @@ def _serve(
         coordinator = Coordinator(conductor, socket, events, manifest)
         _stop_on_signals(coordinator)
         events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)
+        if resume and manifest is None:
+            events.say("starts_over")
         outcome = coordinator.run()
         summary = summarise(coordinator, outcome, time.monotonic() - started)
         folder.write_summary(summary)

@@ -101,7 +101,8 @@ def test_a_run_without_a_checkpoint_starts_over(
     run = cluster(*ROUNDS)
     wait_for_event(run.folder, "round_finished", round=3)
     kill_all(run)
-    resume(run).succeed()
+    again = resume(run).succeed()
+    assert "the run has no checkpoint to go on from, so it starts over" in again.command.stdout
     assert bits(run.folder) == bits(reference(*ROUNDS))
 
 
