@@ -142,28 +142,12 @@ def command(
 
     Without options: FedTGP on digits with 10 heterogeneous clients, in less than a minute.
     """
-    if resume is not None:
-        refuse_with_resume(out=out, in_process=in_process, print_commands=print_commands, **options)
-    on_ray = {"launcher ray": launcher == "ray", "ray_address": ray_address}
+    _refuse_what_would_be_ignored(
+        options, out=out, resume=resume, port=port, curve=curve, launcher=launcher, ray_address=ray_address,
+        in_process=in_process, print_commands=print_commands,
+    )  # fmt: skip
     if print_commands:
-        refuse_with("--print-commands", "it is for a start by hand", in_process=in_process, **on_ray)
-    if in_process:
-        unused = {"port": port or None, "curve": curve, "slots": options["slots"] or None, **on_ray}
-        saving = {"checkpoint_every": options["checkpoint_every"] or None}
-        refuse_with("--in-process", "it has no sockets, processes or checkpoints", **unused, **saving)
-    if launcher == "ray":
-        refuse_with("--launcher ray", "its server takes any free port", port=port or None)
-    elif ray_address is not None:
-        raise UserError("--ray-address says where Ray runs, so it needs --launcher ray.")
-    if resume is None:
-        experiment = build_experiment(**options)
-    if print_commands:
-        from nodes.manual_start import DEFAULT_PORT
-        from nodes.manual_start import print_commands as print_them
-
-        _check(experiment)
-        print_them(experiment, out or default_folder(experiment), port or DEFAULT_PORT)
-        return 0
+        return _print_commands(build_experiment(**options), out, port)
 
     from fedsim.results.folder import RunFolder
     from nodes import zygote
@@ -175,27 +159,23 @@ def command(
     from nodes.report_process import draw_report
 
     if launcher == "ray":
-        if resume is not None:
-            raise UserError(
-                "--resume needs the local launcher: on Ray, clients keep their states only for one run."
-            )
         require_ray()
+    experiment = build_experiment(**options) if resume is None else None
     zygote.preload()
-    if resume is None:
+    if experiment is not None:
         _check(experiment)
         folder = RunFolder.create(out or default_folder(experiment), experiment)
     else:
+        assert resume is not None
         folder = RunFolder.open(resume)
-        experiment = folder.experiment()
 
     console = Console(highlight=False)
-    display = make_display(console, experiment.run.rounds, quiet=quiet)
+    display = make_display(console, folder.experiment().run.rounds, quiet=quiet)
     if in_process:
         code = run_in_process(folder, display.on_event)
         display.close()
     else:
-        address = f"tcp://127.0.0.1:{port or '*'}"
-        launch = LaunchOptions(address, curve=curve, resume=resume is not None)
+        launch = LaunchOptions(f"tcp://127.0.0.1:{port or '*'}", curve=curve, resume=resume is not None)
         chosen: Launcher = LocalLauncher(folder, display, launch)
         if launcher == "ray":
             chosen = RayLauncher(folder, display, ray_address)
@@ -206,6 +186,42 @@ def command(
         if not no_report:
             console.print(Text(draw_report(folder.path)), soft_wrap=True)
     return code
+
+
+def _refuse_what_would_be_ignored(
+    options: dict[str, Any],
+    *,
+    out: Path | None,
+    resume: Path | None,
+    port: int,
+    curve: bool,
+    launcher: str,
+    ray_address: str | None,
+    in_process: bool,
+    print_commands: bool,
+) -> None:
+    on_ray = {"launcher ray": launcher == "ray", "ray_address": ray_address}
+    if resume is not None:
+        refuse_with_resume(out=out, in_process=in_process, print_commands=print_commands, **options)
+        refuse_with("--resume", "on Ray, clients keep their states only for one run", **on_ray)
+    if print_commands:
+        refuse_with("--print-commands", "it is for a start by hand", in_process=in_process, **on_ray)
+    if in_process:
+        unused = {"port": port or None, "curve": curve, "slots": options["slots"] or None, **on_ray}
+        saving = {"checkpoint_every": options["checkpoint_every"] or None}
+        refuse_with("--in-process", "it has no sockets, processes or checkpoints", **unused, **saving)
+    if launcher == "ray":
+        refuse_with("--launcher ray", "its server takes any free port", port=port or None)
+    elif ray_address is not None:
+        raise UserError("--ray-address says where Ray runs, so it needs --launcher ray.")
+
+
+def _print_commands(experiment: Experiment, out: Path | None, port: int) -> int:
+    from nodes.manual_start import DEFAULT_PORT, print_commands
+
+    _check(experiment)
+    print_commands(experiment, out or default_folder(experiment), port or DEFAULT_PORT)
+    return 0
 
 
 def default_folder(experiment: Experiment) -> Path:
