@@ -150,6 +150,9 @@ def test_what_only_one_launcher_understands_is_refused_with_the_other(complaint:
     assert complaint(RUN, *TINY, "--ray-address", "auto") == (
         "--ray-address says where Ray runs, so it needs --launcher ray."
     )
+    assert complaint(RUN, "--resume", "run", "--launcher", "ray") == (
+        "--launcher ray cannot be given with --resume: on Ray, clients keep their states only for one run."
+    )
     assert complaint(RUN, *TINY, "--launcher", "ray", "--port", "5000") == (
         "--port cannot be given with --launcher ray: its server takes any free port."
     )
