@@ -88,12 +88,20 @@ def test_help_does_not_wait_for_torch(python: Start, tmp_path: Path) -> None:
     assert all(name in command.stdout for name in ("client", "keys", "run", "server"))
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_are_told_to_sleep_before_torch_is_loaded(given: dict[str, str], expected: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ["PASSIVE", "10000"]),
+        ({"GOMP_SPINCOUNT": "7"}, ["PASSIVE", "7"]),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ["ACTIVE", "None"]),
+    ],
+)
+def test_threads_are_told_how_to_wait_before_torch_is_loaded(given: dict[str, str], expected: list[str]) -> None:
     """OpenMP reads its settings when it is loaded, and a user's own setting stays."""
-    program = "import nodes, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"} | given
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    program = f"import nodes, os, sys; print(*map(os.environ.get, {names}), 'torch' in sys.modules)"
+    environment = {key: value for key, value in os.environ.items() if key not in names} | given
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == [expected, "False"]
+    assert done.stdout.split() == [*expected, "False"]

@@ -1,0 +1,3 @@
+"""Timings and comparisons: `python -m benchmarks.NAME`. Run under the settings that nodes have."""
+
+import nodes  # noqa: F401 - before anything that loads torch
