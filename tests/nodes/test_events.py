@@ -60,5 +60,10 @@ def test_a_run_goes_on_when_nobody_watches_any_more(pipe):
     watch({"event": "a"})
     os.close(pipe.pop(0))
     watch({"event": "b"})  # the reader is gone: no error ...
-    os.close(pipe.pop(0))
-    watch({"event": "c"})  # ... and no further attempt, whatever the number stands for by now
+    reader, writer = os.pipe()
+    os.dup2(writer, pipe[0])  # the number stands for something else by now
+    watch({"event": "c"})  # ... and no further attempt
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):  # nothing came
+        os.read(reader, 1000)
+    pipe += [reader, writer]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
+from wire_samples import SETUP
 
 from protocol.codec import Decoded, pack
 from protocol.connections import Connection
@@ -179,6 +180,22 @@ def serve() -> Iterator[Callable[..., ServerSocket]]:
     finally:
         for server in servers:
             server.close()
+
+
+@pytest.fixture
+def meet(
+    spawn: Callable[[], Peer], serve: Callable[..., ServerSocket], collect: Callable[..., list[Event]]
+) -> Callable[..., tuple[Peer, ServerSocket, bytes]]:
+    """`peer, server, route = meet()`: a peer whose first message has arrived; options are those of its socket."""
+
+    def start(**options: Any) -> tuple[Peer, ServerSocket, bytes]:
+        peer, server = spawn(), serve()
+        route = peer.connect(server.address, 7, **options)
+        peer.send(SETUP)
+        collect(server, 1)
+        return peer, server, route
+
+    return start
 
 
 @pytest.fixture

@@ -220,12 +220,8 @@ class TestOversizeFrames:
         (arrived,) = collect(server, 1)
         assert arrived.decoded.arrays["a"].nbytes == 10_000
 
-    def test_client_is_protected_too(self, spawn, serve, collect):
-        peer = spawn()
-        server = serve()
-        route = peer.connect(server.address, 7, limits=Limits(max_frame_bytes=10_000))
-        peer.send(SETUP)
-        collect(server, 1)
+    def test_client_is_protected_too(self, meet, collect):
+        peer, server, route = meet(limits=Limits(max_frame_bytes=10_000))
         server.send(route, SETUP, parcel_of(**zeros(10_001)))
         assert collect(server, 1) == [Lost(route)]
         with pytest.raises(TimeoutError):

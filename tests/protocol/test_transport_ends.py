@@ -32,12 +32,8 @@ class TestLostPeers:
         server.send(routes[1], SETUP)
         assert other.receive()[0] == SETUP
 
-    def test_last_words_come_before_the_loss(self, spawn, serve, collect):
-        peer = spawn()
-        server = serve()
-        route = peer.connect(server.address, 7)
-        peer.send(SETUP)
-        collect(server, 1)
+    def test_last_words_come_before_the_loss(self, meet, collect):
+        peer, server, route = meet()
         for number in range(3):
             peer.send(Setup(run=str(number)), zeros(100_000))
         peer.close()
@@ -79,24 +75,16 @@ class TestLostPeers:
             break
         assert Lost(lost) in collect(server, 1)
 
-    def test_peer_that_does_not_read(self, spawn, serve, collect):
+    def test_peer_that_does_not_read(self, meet, collect):
         """The queue is short: the sender learns of it instead of filling its memory."""
-        peer = spawn()
-        server = serve()
-        route = peer.connect(server.address, 7)
-        peer.send(SETUP)
-        collect(server, 1)
+        peer, server, route = meet()
         peer.signal(signal.SIGSTOP)
         with pytest.raises(PeerUnreachable):
             for _ in range(1000):
                 server.send(route, SETUP, parcel_of(**zeros(1_000_000)))
 
-    def test_a_hanging_peer_is_noticed_by_its_heartbeat(self, spawn, serve, collect):
-        peer = spawn()
-        server = serve()
-        route = peer.connect(server.address, 7, heartbeat_seconds=0.2)
-        peer.send(SETUP)
-        collect(server, 1)
+    def test_a_hanging_peer_is_noticed_by_its_heartbeat(self, meet, collect):
+        peer, server, route = meet(heartbeat_seconds=0.2)
         peer.wait_for_connects(1)
         time.sleep(0.5)  # two pings, which tell the server how long to wait
         peer.signal(signal.SIGSTOP)
@@ -164,11 +152,15 @@ class TestEnds:
         with pytest.raises(AddressUnusable, match=rf"^cannot connect to {address}: [a-z ]+\.$"):
             ClientSocket(address, 7)
 
-    def test_client_closes_without_a_server(self, spawn):
+    def test_client_closes_without_a_server(self, spawn, serve, collect):
         peer = spawn()
         peer.connect("tcp://127.0.0.1:9", 7)
-        peer.send(SETUP)  # never leaves; closing waits for it, but not for ever
+        peer.send(Setup(run="never leaves"))  # closing waits for it, but not for ever
         peer.close()
+        server = serve()
+        peer.connect(server.address, 7)
+        peer.send(SETUP)
+        assert [event.decoded.message for event in collect(server, 1)] == [SETUP]
 
     def test_server_closes_with_clients_connected(self, spawn, collect):
         peer = spawn()

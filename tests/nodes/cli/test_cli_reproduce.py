@@ -124,7 +124,6 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(fedsim, tmp_path: Pat
         (["sweep", "--vary", "method.tau"], "--vary wants section.key=value,value"),
         (["reproduce", "fedtgp-table10", "--set", "run.seed=9"], "--set run.seed is what --seeds is for"),
         (["sweep", "--vary", "run.seed=1,2"], "--seeds"),
-        (["sweep", "--vary", "method.tau=1,2", "--seed", "9", "--seeds", "1"], "for a single run; say --seeds 9."),
         (["sweep", "--vary", "method.tau=1,2", "--set", "run.seed=9"], "--set run.seed is what --seeds is for"),
         (["sweep", "--vary", "method.tua=1,2"], "did you mean method.tau"),
         (["run", "--preset", "fedtgp-table10/practical"], "add labels until it is one"),
@@ -186,3 +185,9 @@ def test_a_cell_is_a_preset_of_run(fedsim, tmp_path: Path) -> None:
     fedsim("run", "--preset", "fedtgp-table6/scl,cifar100", *options, "--out", tmp_path / "run").succeed()
     config = (tmp_path / "run" / "config.toml").read_text()
     assert 'margin = "none"' in config and "rounds = 1\n" in config and "beta = 0.1" in config
+
+
+def test_a_sweep_has_seeds_and_not_a_seed(fedsim) -> None:
+    command = fedsim("sweep", "--vary", "method.tau=1,2", "--seed", "9")
+    assert command.wait() == 2
+    assert "No such option '--seed'" in command.stderr and "'--seeds'" in command.stderr
