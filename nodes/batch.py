@@ -186,10 +186,8 @@ def num_runs(count: int) -> str:
     return counted(count, "run")
 
 
-def refuse_one_seed(seed: int | None, settings: Sequence[str]) -> None:
-    """One seed for all would be ignored, or would run the same experiment once for each of --seeds."""
-    if seed is not None:
-        raise UserError(f"--seed is for a single run; say --seeds {seed}.")
+def refuse_seed_setting(settings: Sequence[str]) -> None:
+    """One seed for all would run the same experiment once for each of --seeds."""
     if any(text.partition("=")[0].strip() == "run.seed" for text in settings):
         raise UserError("--set run.seed is what --seeds is for; give --seeds.")
 

@@ -132,9 +132,8 @@ def summarise(coordinator: Coordinator, outcome: Outcome, seconds: float) -> dic
 def results_summary(conductor: Conductor) -> dict[str, Any]:
     """What was learned: the papers report the best round."""
     experiment = conductor.experiment
-    evaluated = [row for row in conductor.history if row["accuracy"] is not None]
-    best = max(evaluated, key=lambda row: float(row["accuracy"] or 0), default=None)
-    further = {name: _best_and_last(conductor.history, name) for name in FURTHER_ACCURACIES}
+    known = {name: _best_and_last(conductor.history, name) for name in ("accuracy", *FURTHER_ACCURACIES)}
+    clients = known.pop("accuracy")
     return {
         "method": experiment.method_name,
         "dataset": experiment.data.dataset,
@@ -143,16 +142,18 @@ def results_summary(conductor: Conductor) -> dict[str, Any]:
         "clients": experiment.run.clients,
         "rounds": sum(1 for row in conductor.history if row["train_loss"] is not None),
         "seed": experiment.run.seed,
-        "best_accuracy": best["accuracy"] if best else None,
-        "best_round": best["round"] if best else None,
-        "final_accuracy": evaluated[-1]["accuracy"] if evaluated else None,
-        "accuracy_by_round": {str(row["round"]): row["accuracy"] for row in evaluated},
-        "further_accuracies": {name: found for name, found in further.items() if found},
+        "best_accuracy": clients.get("best"),
+        "best_round": clients.get("best_round"),
+        "final_accuracy": clients.get("last"),
+        "accuracy_by_round": {
+            str(row["round"]): row["accuracy"] for row in conductor.history if row["accuracy"] is not None
+        },
+        "further_accuracies": {name: found for name, found in known.items() if found},
     }
 
 
 def _best_and_last(history: list[Row], name: str) -> dict[str, float | int]:
-    """Empty where the method does not measure it."""
+    """The earliest best round, its share, and the last share; empty where nothing was measured."""
     known = [(float(share), int(row["round"] or 0)) for row in history if (share := row.get(name)) is not None]
     if not known:
         return {}

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.results import drawing
-from fedsim.results.drawing import PALETTE
 from fedsim.results.load import LoadedRun
-from fedsim.results.prototype_plots import MAX_CLASS_LINES, class_colour, scatter_classes, t_sne
+from fedsim.results.prototype_plots import draw_margin_lines, scatter_classes, t_sne
 
 
 def draw_server_margins(run: LoadedRun, stem: Path) -> list[Path]:
@@ -23,24 +22,10 @@ def draw_server_margins(run: LoadedRun, stem: Path) -> list[Path]:
         return []
     rounds = np.array(sorted(recorded))
     margins_RC = np.stack([recorded[round]["class_margins"] for round in rounds])
-    few = margins_RC.shape[1] <= MAX_CLASS_LINES
     figure = drawing.new_figure()
     axes = figure.add_subplot()
-    ends = []
-    for label, values in enumerate(margins_RC.T):
-        known = ~np.isnan(values)
-        if known.any():
-            colour = class_colour(label) if few else PALETTE[1]
-            marker = drawing.marker_for(len(rounds))
-            axes.plot(rounds[known], values[known], color=colour, marker=marker, alpha=1 if few else 0.25)
-            ends.append((float(rounds[known][-1]), float(values[known][-1]), str(label), colour))
-    axes.set_xlabel("round")
+    draw_margin_lines(axes, rounds, margins_RC)
     axes.set_ylabel("margin ξ of the class")
-    axes.set_ylim(bottom=0)
-    axes.grid(axis="y")
-    drawing.whole_numbers(axes)
-    if few:
-        drawing.label_ends(axes, ends, size=7)
     return drawing.save(figure, stem)
 
 

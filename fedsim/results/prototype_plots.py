@@ -88,26 +88,33 @@ def draw_class_margins(run: LoadedRun, stem: Path) -> list[Path]:
     num_classes = margins_RC.shape[1]
     figure = drawing.new_figure(width=7.6, height=3.6)
     left, right = figure.subplots(1, 2, gridspec_kw={"width_ratios": [1.25, 1]})
-    ends = []
-    few = num_classes <= MAX_CLASS_LINES
-    for label in range(num_classes):
-        known = ~np.isnan(margins_RC[:, label])
-        if known.any():
-            colour = class_colour(label) if few else PALETTE[1]
-            values = margins_RC[known, label]
-            left.plot(rounds[known], values, color=colour, linewidth=1.2, alpha=1 if few else 0.25)
-            ends.append((float(rounds[known][-1]), float(values[-1]), str(label), colour))
-    left.set_xlabel("round")
+    draw_margin_lines(left, rounds, margins_RC)
     left.set_ylabel("margin of the global prototype")
-    left.set_ylim(bottom=0)
-    left.grid(axis="y")
-    drawing.whole_numbers(left)
-    if few:
-        drawing.label_ends(left, ends, size=7)
     last = recorded[int(rounds[-1])]
     best_C = best_client_margins(last["client_margins"], last["client_classes"], num_classes)
     _dumbbells(right, margins_RC[-1], best_C)
     return drawing.save(figure, stem)
+
+
+def draw_margin_lines(axes: Axes, rounds: np.ndarray, margins_RC: np.ndarray) -> None:
+    """One line for each class, named at its end; NaN where it had no margin. Many classes are a faint bundle."""
+    few = margins_RC.shape[1] <= MAX_CLASS_LINES
+    marker = drawing.marker_for(len(rounds)) if few else None
+    ends = []
+    for label, values in enumerate(margins_RC.T):
+        known = ~np.isnan(values)
+        if known.any():
+            colour = class_colour(label) if few else PALETTE[1]
+            axes.plot(
+                rounds[known], values[known], color=colour, linewidth=1.2, marker=marker, alpha=1 if few else 0.25
+            )
+            ends.append((float(rounds[known][-1]), float(values[known][-1]), str(label), colour))
+    axes.set_xlabel("round")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    drawing.whole_numbers(axes)
+    if few:
+        drawing.label_ends(axes, ends, size=7)
 
 
 def draw_comparison(runs: Mapping[str, LoadedRun], stem: Path) -> list[Path]:

@@ -124,18 +124,15 @@ def server_timings(run: LoadedRun) -> list[Row]:
     table = run.server_timings
     if not len(table):
         return []
-    num_steps = len(np.unique(table["round"]))
+    num_steps, whole = len(np.unique(table["round"])), table["seconds"].sum()
     parts = [(part, table.where(part=part)) for part in dict.fromkeys(table["part"].tolist())]
-    whole = table["seconds"].sum()
-    return [
-        {
-            "part": part,
-            "seconds": rows["seconds"].sum() / num_steps,
-            "share": rows["seconds"].sum() / whole if whole else None,
-            "cores": rows["cpu_seconds"].sum() / rows["seconds"].sum() if rows["seconds"].sum() else None,
-        }
-        for part, rows in [*parts, ("whole step", table)]
-    ]
+    found = []
+    for part, rows in [*parts, ("whole step", table)]:
+        seconds, cpu_seconds = rows["seconds"].sum(), rows["cpu_seconds"].sum()
+        cores = cpu_seconds / seconds if seconds else None
+        share = seconds / whole if whole else None
+        found.append({"part": part, "seconds": seconds / num_steps, "share": share, "cores": cores})
+    return found
 
 
 def config(experiment: Experiment) -> list[tuple[str, list[tuple[str, str, bool]]]]:

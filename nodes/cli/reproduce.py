@@ -62,7 +62,7 @@ def command(
     """
     from fedsim import config, presets
     from fedsim.errors import UserError
-    from nodes.batch import Batch, Interrupted, Job, parse_seeds, print_comparison, refuse_one_seed
+    from nodes.batch import Batch, Interrupted, Job, parse_seeds, print_comparison, refuse_seed_setting
 
     table = presets.load(name)
     everything = table.cells()
@@ -74,7 +74,7 @@ def command(
         raise UserError(
             f"the paper prints a dash for all of {only} in {name}: not applicable; choose other labels."
         )
-    refuse_one_seed(None, settings)
+    refuse_seed_setting(settings)
     layers = [config.parse_setting(text) for text in settings]
     if data_dir:
         layers.append({"data": {"data_dir": data_dir}})

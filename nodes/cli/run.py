@@ -1,6 +1,7 @@
 """`fedsim run`, which is also run_cluster.py: an experiment on this machine from one command."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,6 @@ def experiment_options(function: Any) -> Any:
         click.option(
             "--slots", type=int, help="Clients that train at once per host or GPU; 0: one per core or GPU."
         ),
-        click.option("--seed", type=int, help="Same seed, same bits."),
         click.option("--checkpoint-every", type=int, help="Rounds between checkpoints; 0: none."),
         click.option("--preset", help="Start from a table's settings or a cell: NAME, NAME/LABEL,LABEL."),
         click.option("--config", "config_file", type=Path, help="A TOML file, such as a run's config.toml."),
@@ -76,6 +76,9 @@ def experiment_options(function: Any) -> Any:
         function = option(function)
     return function
 
+
+seed_option = click.option("--seed", type=int, help="Same seed, same bits.")
+"""Apart from the others: commands that run several experiments have --seeds."""
 
 no_report_option = click.option(
     "--no-report",
@@ -106,6 +109,7 @@ def build_experiment(
 
 @click.command(epilog=_EXAMPLES)
 @experiment_options
+@seed_option
 @click.option("--out", type=Path, help="Results folder; by default runs/<method>-<data set>-<time>.")
 @click.option("--resume", type=Path, help="Go on with a run from its last checkpoint.")
 @click.option(
@@ -142,10 +146,7 @@ def command(
 
     Without options: FedTGP on digits with 10 heterogeneous clients, in less than a minute.
     """
-    _refuse_what_would_be_ignored(
-        options, out=out, resume=resume, port=port, curve=curve, launcher=launcher, ray_address=ray_address,
-        in_process=in_process, print_commands=print_commands,
-    )  # fmt: skip
+    _refuse_what_would_be_ignored(click.get_current_context().params, options)
     if print_commands:
         return _print_commands(build_experiment(**options), out, port)
 
@@ -160,17 +161,16 @@ def command(
 
     if launcher == "ray":
         require_ray()
-    experiment = build_experiment(**options) if resume is None else None
+    experiment = build_experiment(**options) if resume is None else RunFolder.open(resume).experiment()
     zygote.preload()
-    if experiment is not None:
+    if resume is None:
         _check(experiment)
         folder = RunFolder.create(out or default_folder(experiment), experiment)
     else:
-        assert resume is not None
         folder = RunFolder.open(resume)
 
     console = Console(highlight=False)
-    display = make_display(console, folder.experiment().run.rounds, quiet=quiet)
+    display = make_display(console, experiment.run.rounds, quiet=quiet)
     if in_process:
         code = run_in_process(folder, display.on_event)
         display.close()
@@ -188,31 +188,23 @@ def command(
     return code
 
 
-def _refuse_what_would_be_ignored(
-    options: dict[str, Any],
-    *,
-    out: Path | None,
-    resume: Path | None,
-    port: int,
-    curve: bool,
-    launcher: str,
-    ray_address: str | None,
-    in_process: bool,
-    print_commands: bool,
-) -> None:
-    on_ray = {"launcher ray": launcher == "ray", "ray_address": ray_address}
-    if resume is not None:
-        refuse_with_resume(out=out, in_process=in_process, print_commands=print_commands, **options)
+def _refuse_what_would_be_ignored(given: Mapping[str, Any], of_experiment: Mapping[str, Any]) -> None:
+    """`given` are all options of the command, `of_experiment` those among them that say what is run."""
+    port, in_process = given["port"] or None, given["in_process"]
+    on_ray = {"launcher ray": given["launcher"] == "ray", "ray_address": given["ray_address"]}
+    if given["resume"] is not None:
+        print_commands = given["print_commands"]
+        refuse_with_resume(out=given["out"], in_process=in_process, print_commands=print_commands, **of_experiment)
         refuse_with("--resume", "on Ray, clients keep their states only for one run", **on_ray)
-    if print_commands:
+    if given["print_commands"]:
         refuse_with("--print-commands", "it is for a start by hand", in_process=in_process, **on_ray)
     if in_process:
-        unused = {"port": port or None, "curve": curve, "slots": options["slots"] or None, **on_ray}
-        saving = {"checkpoint_every": options["checkpoint_every"] or None}
+        unused = {"port": port, "curve": given["curve"], "slots": given["slots"] or None, **on_ray}
+        saving = {"checkpoint_every": given["checkpoint_every"] or None}
         refuse_with("--in-process", "it has no sockets, processes or checkpoints", **unused, **saving)
-    if launcher == "ray":
-        refuse_with("--launcher ray", "its server takes any free port", port=port or None)
-    elif ray_address is not None:
+    if given["launcher"] == "ray":
+        refuse_with("--launcher ray", "its server takes any free port", port=port)
+    elif given["ray_address"] is not None:
         raise UserError("--ray-address says where Ray runs, so it needs --launcher ray.")
 
 

@@ -13,11 +13,13 @@ from nodes.cli.run import (
     experiment_options,
     no_report_option,
     refuse_with_resume,
+    seed_option,
 )
 
 
 @click.command()
 @experiment_options
+@seed_option
 @click.option(
     "--bind", default="tcp://127.0.0.1:5555", show_default=True, help="Address to listen on, tcp://host:port."
 )

@@ -33,10 +33,10 @@ Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report 
 def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bool, **options: Any) -> int:
     """Run all combinations of the values given with --vary, for several seeds, and compare their best rounds."""
     from fedsim.results.comparison import Comparison, Row
-    from nodes.batch import Batch, Interrupted, Job, parse_seeds, prepare, print_comparison, refuse_one_seed
+    from nodes.batch import Batch, Interrupted, Job, parse_seeds, prepare, print_comparison, refuse_seed_setting
 
     settings = options.pop("settings")
-    refuse_one_seed(options.pop("seed"), settings)
+    refuse_seed_setting(settings)
     numbers = parse_seeds(seeds)
     combinations = list(itertools.product(*(_values(text) for text in vary)))
 
@@ -67,11 +67,6 @@ def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bo
     for path in summary.write(out / "summary"):
         console.print(f"wrote {path}", soft_wrap=True)
     return 1 if batch.failures else 0
-
-
-for parameter in command.params:
-    if isinstance(parameter, click.Option) and parameter.name == "seed":
-        parameter.hidden = True  # it is refused, with a sentence that names --seeds
 
 
 def _values(text: str) -> list[str]:
