@@ -67,8 +67,9 @@ class Launcher(ABC):
             if self._server is not None:
                 zygote.stop_process(self._server)
             self._display.close()
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if not self.interrupted:  # or one Ctrl-C more would cut off what is still to be said
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     def _run(self) -> int:
         events_in, events_out = os.pipe()
