@@ -14,9 +14,9 @@ from rich.table import Table
 
 from fedsim.config import Experiment
 from fedsim.results.load import LoadedRun, load
-from nodes import zygote
-from nodes.batch import Batch, Interrupted, Job, folder_of
-from nodes.processes import describe_exit
+from nodes.launchers import zygote
+from nodes.launchers.processes import describe_exit
+from nodes.tools.batch import Batch, Interrupted, Job, folder_of
 
 CONSOLE = Console(highlight=False)
 

@@ -25,10 +25,10 @@ from fedsim import assembly, config
 from fedsim.config import Experiment
 from fedsim.data import Federation
 from fedsim.results.folder import RunFolder
-from nodes import zygote
-from nodes.events import Event
+from nodes.launchers import zygote
 from nodes.launchers.base import LaunchOptions
 from nodes.launchers.local import LocalLauncher
+from nodes.server.events import Event
 
 SAMPLED_CLIENTS = 50
 MEGABYTE = 1e6

@@ -21,9 +21,9 @@ import zmq
 
 from benchmarks._common import machine_load, show, workers
 from fedsim.contract import Contract, Field, Payload
-from nodes.accounts import Accounts
 from nodes.border import Border, where
-from nodes.processes import keep_freed_memory
+from nodes.launchers.processes import keep_freed_memory
+from nodes.server.accounts import Accounts
 from protocol import messages
 from protocol.codec import encode
 from protocol.transport import Arrived, ClientSocket, ServerSocket

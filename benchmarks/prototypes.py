@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedsim.class_vectors import ClassMeans, ClassVectors, nearest_prototype
-from fedsim.evaluation import BATCH_SIZE
+from fedsim.equations.class_vectors import ClassMeans, ClassVectors, nearest_prototype
+from fedsim.learning.evaluation import BATCH_SIZE
 
 FEATURE_DIM = 512
 CLASSES = (10, 100, 200)

@@ -27,10 +27,10 @@ from fedsim import assembly, config
 from fedsim.config import Experiment
 from fedsim.data import Federation
 from fedsim.results.folder import RunFolder
-from nodes import processes, zygote
-from nodes.events import Event
+from nodes.launchers import processes, zygote
 from nodes.launchers.base import LaunchOptions
 from nodes.launchers.local import LocalLauncher
+from nodes.server.events import Event
 from nodes.work import Order, carry_out
 
 WORK = ("receive", "evaluate", "train", "upload")

@@ -18,8 +18,8 @@ from torch import Tensor
 from benchmarks._common import machine_load, show
 from fedsim import assembly, config
 from fedsim.data import Federation
-from fedsim.stopwatch import Spent
-from nodes.processes import cores
+from fedsim.learning.stopwatch import Spent
+from nodes.launchers.processes import cores
 
 BATCH_SIZE, PUBLISHED_SAMPLES, PUBLISHED_EPOCHS = 32, 2500, 10
 

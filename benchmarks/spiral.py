@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 from benchmarks._common import show
 from fedsim import assembly
-from fedsim.evaluation import outputs
-from fedsim.methods.base import Client
+from fedsim.learning.evaluation import outputs
+from fedsim.method import Client
 from fedsim.results.folder import RunFolder
 from nodes.checkpoint import client_files
 

@@ -2,13 +2,14 @@
 
 import torch
 
-from fedsim import methods, models, rehearsal
+from fedsim import methods, models
 from fedsim.config import Experiment
 from fedsim.contract import Contract
+from fedsim.costs import rehearsal
 from fedsim.data import Federation
-from fedsim.methods.base import Client, ClientContext, Server, ServerContext, Setting, Task
+from fedsim.learning.stopwatch import Stopwatch
+from fedsim.method import Client, ClientContext, Server, ServerContext, Setting, Task
 from fedsim.seeds import Streams
-from fedsim.stopwatch import Stopwatch
 
 CPU = torch.device("cpu")
 

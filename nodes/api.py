@@ -18,7 +18,7 @@ from fedsim.config import Experiment
 from fedsim.errors import UnknownName, UserError
 from fedsim.results.load import LoadedRun, load
 from nodes.cli.run import TARGETS, default_folder
-from nodes.processes import die_with_parent
+from nodes.launchers.processes import die_with_parent
 
 _SECTIONS = ("run", "data", "model", "train", "cluster")
 _PROJECT = Path(__file__).resolve().parent.parent

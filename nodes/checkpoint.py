@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from fedsim.errors import UserError
-from fedsim.methods.base import State
+from fedsim.method import State
 
 _ROUND_FILE = re.compile(r"round-(\d+)\.safetensors$")
 

@@ -8,12 +8,12 @@ import torch
 from fedsim import assembly
 from fedsim.data import Federation
 from fedsim.errors import UserError
-from fedsim.methods.base import Upload
+from fedsim.method import Upload
 from fedsim.results.folder import RunFolder
 from nodes.border import check_metrics, where
-from nodes.conductor import Conductor, use_server_device, use_server_threads
-from nodes.events import EventLog, Watcher
-from nodes.server import results_summary
+from nodes.server.events import EventLog, Watcher
+from nodes.server.learner import Conductor, use_server_device, use_server_threads
+from nodes.server.program import results_summary
 from nodes.work import Report, carry_out
 
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from fedsim.contract import Arrays
-from fedsim.methods.base import Client, Metrics
+from fedsim.method import Client, Metrics
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def pack(arrays: Mapping[str, Array], payloads: Mapping[str, str]) -> Parcel:
     return Parcel(tuple(specs), tuple(frames))
 
 
-def encode(message: Message, parcel: Parcel = Parcel()) -> list[Buffer]:  # noqa: B008 (frozen)
+def encode(message: Message, parcel: Parcel = Parcel()) -> list[Buffer]:
     """The frames of one message; the array frames are the parcel's own, not copies."""
     header = {"v": VERSION, **msgspec.to_builtins(message)}
     if parcel.specs:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.config import build
+from fedsim.learning.stopwatch import Spent
 from fedsim.results.folder import RunFolder
-from fedsim.stopwatch import Spent
 
 TRAIN_MC = np.array([[6, 3, 0], [0, 9, 0], [4, 4, 4]])
 TEST_MC = np.array([[2, 2, 0], [0, 4, 0], [2, 2, 1]])

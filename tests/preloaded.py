@@ -18,8 +18,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from nodes import zygote
-from nodes.processes import die_with_parent
+from nodes.launchers import zygote
+from nodes.launchers.processes import die_with_parent
 
 
 def main() -> None:

@@ -14,17 +14,50 @@ FORBIDDEN = {
     "fedsim": {"zmq", "msgpack", "protocol", "nodes"},
 }
 
+LEDGE = ("fedsim.config", "fedsim.contract", "fedsim.data", "fedsim.errors", "fedsim.models", "fedsim.seeds")
+ROOMS = {
+    "fedsim/equations": {"fedsim.equations", "fedsim.errors"},
+    "fedsim/learning": {"fedsim.learning", "fedsim.method", *LEDGE},
+    "fedsim/families": {
+        "fedsim.costs.formula",
+        "fedsim.families",
+        "fedsim.equations",
+        "fedsim.learning",
+        "fedsim.method",
+        *LEDGE,
+    },
+    "fedsim/server_optimizers": {"fedsim.server_optimizers", "fedsim.equations"},
+}
+"""What the modules of a room may import of ours. A family knows no method, and equations know nothing."""
 
-def imported(path: Path) -> set[str]:
-    """The top-level packages that a module imports, anywhere in it."""
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules that a module imports, anywhere in it. Nothing here imports relatively."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # A relative import stays inside its package.
-            found.add(path.relative_to(PROJECT).parts[0] if node.level else (node.module or "").partition(".")[0])
+            assert node.level == 0, f"{path} imports relatively"
+            module = node.module or ""
+            names = {f"{module}.{alias.name}" for alias in node.names}
+            is_package = (PROJECT / module.replace(".", "/")).is_dir()
+            found |= (
+                {name for name in names if is_module(name)}
+                if is_package and any(map(is_module, names))
+                else {module}
+            )
     return found
+
+
+def is_module(name: str) -> bool:
+    path = PROJECT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level packages that a module imports."""
+    return {name.partition(".")[0] for name in imported_modules(path)}
 
 
 def modules(package: str) -> list[Path]:
@@ -43,16 +76,26 @@ def test_the_wire_and_the_learning_know_nothing_of_each_other(package: str) -> N
 
 def test_all_three_packages_are_looked_at() -> None:
     assert all(len(modules(package)) > 5 for package in ("protocol", "fedsim", "nodes"))
-    assert {"protocol", "fedsim", "zmq"} & imported(PROJECT / "nodes" / "coordinator.py") == {"protocol", "fedsim"}
-    assert "torch" in imported(PROJECT / "nodes" / "zygote.py"), "imports inside functions count too"
+    assert {"protocol", "fedsim", "zmq"} & imported(PROJECT / "nodes/server/loop.py") == {"protocol", "fedsim"}
+    assert "torch" in imported(PROJECT / "nodes/launchers/zygote.py"), "imports inside functions count too"
 
 
 def test_only_nodes_import_both() -> None:
     """The round's logic is a state machine without a socket, a clock or a process in it."""
     both = {path for package in FORBIDDEN for path in modules(package) if imported(path) >= {"fedsim", "protocol"}}
     assert both == set()
-    standard = imported(PROJECT / "nodes" / "rounds.py")
+    standard = imported(PROJECT / "nodes/server/rounds.py")
     assert standard <= set(sys.stdlib_module_names) - {"socket", "time", "os", "subprocess"}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_knows_only_its_neighbours(room: str) -> None:
+    for path in modules(room):
+        ours = {name for name in imported_modules(path) if name.startswith("fedsim")}
+        strangers = {
+            name for name in ours if not any(name == good or name.startswith(f"{good}.") for good in ROOMS[room])
+        }
+        assert strangers == set(), path
 
 
 def test_the_packages_import_nothing_of_the_tests() -> None:
@@ -63,8 +106,8 @@ def test_the_packages_import_nothing_of_the_tests() -> None:
 
 PROBE = """
 import sys
-from nodes import zygote
-import nodes.cli.client, nodes.client, nodes.launchers.local
+from nodes.launchers import zygote
+import nodes.cli.client, nodes.client.node, nodes.launchers.local
 zygote.preload()
 print(*sorted(name for name in sys.modules if name.split(".")[0] in ("fedsim", "nodes", "protocol", "torch")))
 """
@@ -74,7 +117,13 @@ def test_a_client_never_loads_a_generator(python: Start, tmp_path: Path) -> None
     """Generators belong to the server; a client must not pay for them, and cannot look into them."""
     (tmp_path / "probe.py").write_text(PROBE)
     loaded = set(python(tmp_path / "probe.py", fresh=True).succeed().stdout.split())
-    assert {"fedsim.assembly", "fedsim.methods.fedtgp", "nodes.client", "protocol.transport", "torch"} <= loaded
+    assert {
+        "fedsim.assembly",
+        "fedsim.methods.fedtgp",
+        "nodes.client.node",
+        "protocol.transport",
+        "torch",
+    } <= loaded
     assert not {name for name in loaded if name.startswith("fedsim.generators")}
 
 

@@ -11,16 +11,10 @@ from types import ModuleType
 
 from fedsim.errors import UnknownName
 
-_NOT_METHODS = {"base"}
-
 
 def names() -> list[str]:
     """All methods, found by module name without importing any of them."""
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules(__path__)
-        if module.name not in _NOT_METHODS and not module.name.startswith("_")
-    )
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def canonical(name: str) -> str:

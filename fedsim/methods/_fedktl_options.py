@@ -8,9 +8,9 @@ from msgspec import Meta
 
 from fedsim.config import AboveZero, Count, Fraction, NonNegative, Positive, Section
 from fedsim.contract import Contract, Field, Payload, class_ids
-from fedsim.costs import Cost
+from fedsim.costs.formula import Cost
 from fedsim.errors import UserError
-from fedsim.methods.base import Setting, Task
+from fedsim.method import Setting, Task
 
 
 class Published(NamedTuple):

@@ -41,21 +41,21 @@ from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, log_softmax, normalize
 
-from fedsim import public_samples
-from fedsim.class_vectors import ClassVectors
+from fedsim import method
 from fedsim.config import AboveZero, NonNegative, Positive, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids, sample_ids
-from fedsim.costs import About, Cost
+from fedsim.costs.formula import Cost
 from fedsim.data import Subset
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.equations.public_distillation import aggregate_logits, server_loss
 from fedsim.errors import UserError
-from fedsim.evaluation import count_correct
-from fedsim.methods import base
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Step, Upload
-from fedsim.prototypes import eval_pass, mean_per_class, stack_uploads
-from fedsim.public_distillation import aggregate_logits, server_loss
-from fedsim.public_samples import DEFAULTS, ServerModel, ServerTraining, stacked
+from fedsim.families import public_samples
+from fedsim.families.prototypes import eval_pass, mean_per_class, stack_uploads
+from fedsim.families.public_samples import DEFAULTS, ServerModel, ServerTraining, stacked
+from fedsim.learning.evaluation import count_correct
+from fedsim.learning.training import Batch, train_locally
+from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Upload
 from fedsim.seeds import Streams
-from fedsim.training import Batch, train_locally
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "cost", "sizes"]
 
@@ -190,7 +190,7 @@ def batch_of_round(streams: Streams, round: int, num_public: int, size: int) -> 
 # ------------------------------------------------------------------------------------------------ halves
 
 
-class Client(base.Client):
+class Client(method.Client):
     def __init__(self, context: ClientContext):
         super().__init__(context)
         self.config: Config = context.config
@@ -273,7 +273,7 @@ class Client(base.Client):
         return Subset(self.public.dataset, self.public.indices[rows], labelled=False)
 
 
-class Server(base.Server):
+class Server(method.Server):
     def __init__(self, context: ServerContext):
         super().__init__(context)
         self.config: Config = context.config

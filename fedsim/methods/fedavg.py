@@ -14,8 +14,7 @@ Deliberate choices
 - A client with fewer samples than a batch sends back what it got, and counts as the others do.
 """
 
-from fedsim.costs import About
-from fedsim.model_sharing import (
+from fedsim.families.whole_model import (
     SharingClient,
     SharingConfig,
     SharingServer,
@@ -24,6 +23,7 @@ from fedsim.model_sharing import (
     sharing_cost,
     sharing_sizes,
 )
+from fedsim.method import About
 
 ABOUT = About(
     title="FedAvg",

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from fedsim.class_vectors import ClassMeans, ClassVectors
+from fedsim import method
 from fedsim.config import NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.costs import About, Cost
-from fedsim.evaluation import count_correct
-from fedsim.methods import base
-from fedsim.methods.base import ClientContext, Metrics, State, Step, Upload
-from fedsim.prototypes import mean_per_class, stack_uploads
-from fedsim.training import Batch, train_locally
+from fedsim.costs.formula import Cost
+from fedsim.equations.class_vectors import ClassMeans, ClassVectors
+from fedsim.families.prototypes import mean_per_class, stack_uploads
+from fedsim.learning.evaluation import count_correct
+from fedsim.learning.training import Batch, train_locally
+from fedsim.method import About, ClientContext, Metrics, State, Step, Upload
 
 ABOUT = About(title="FedDistill", paper="Jeong et al., 2018", evaluation="largest logit")
 
@@ -66,7 +66,7 @@ def distillation_loss(
             return mse_loss(logits_BC, targets_BC)
 
 
-class Client(base.Client):
+class Client(method.Client):
     def __init__(self, context: ClientContext):
         super().__init__(context)
         num_classes = context.task.num_classes
@@ -119,7 +119,7 @@ class Client(base.Client):
         )
 
 
-class Server(base.Server):
+class Server(method.Server):
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         num_classes = self.context.task.num_classes
         uploaded = stack_uploads(uploads, "logits", num_classes, num_classes, self.context.device)

@@ -35,11 +35,9 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs import About, Cost
+from fedsim.costs.formula import Cost
 from fedsim.errors import ContractError, UserError
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, State, Step, Task, Upload, filled
-from fedsim.parameters import client_weights, flatten, load_flat, num_parameters
-from fedsim.shared_head import (
+from fedsim.families.shared_head import (
     HEAD,
     NEEDS,
     HeadMeanConfig,
@@ -49,8 +47,10 @@ from fedsim.shared_head import (
     check_equal_heads,
     head_sizes,
 )
-from fedsim.threads import one_thread
-from fedsim.training import Batch, train_locally
+from fedsim.learning.parameters import client_weights, flatten, load_flat, num_parameters
+from fedsim.learning.training import Batch, train_locally
+from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, State, Step, Task, Upload, filled
+from fedsim.server_optimizers.threads import one_thread
 
 ABOUT = About(title="FedGen", paper="Zhu et al., ICML 2021", needs=NEEDS, evaluation="largest logit")
 

@@ -21,12 +21,19 @@ from torch.nn.functional import cross_entropy
 
 from fedsim.config import Count, NonNegative, Positive, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.costs import About, Cost
-from fedsim.methods.base import Step, Upload
-from fedsim.parameters import flatten
-from fedsim.prototypes import Uploaded, eval_pass, stack_uploads
-from fedsim.shared_head import HEAD, NEEDS, SharedHeadClient, SharedHeadServer, check_equal_heads, head_sizes
-from fedsim.threads import one_thread
+from fedsim.costs.formula import Cost
+from fedsim.families.prototypes import Uploaded, eval_pass, stack_uploads
+from fedsim.families.shared_head import (
+    HEAD,
+    NEEDS,
+    SharedHeadClient,
+    SharedHeadServer,
+    check_equal_heads,
+    head_sizes,
+)
+from fedsim.learning.parameters import flatten
+from fedsim.method import About, Step, Upload
+from fedsim.server_optimizers.threads import one_thread
 
 ABOUT = About(title="FedGH", paper="Yi et al., ACM MM 2023", needs=NEEDS, evaluation="largest logit")
 

@@ -10,7 +10,7 @@ auxiliary model starts from the server's. Server: unweighted mean of the auxilia
 logit of the own model.
 
 What travels: up and down the auxiliary model, each weight matrix as those factors of its singular value
-decomposition (fedsim/low_rank.py) that keep a share of its energy, which grows from T_start to T_end:
+decomposition (fedsim/equations/low_rank.py) that keep a share of its energy, which grows from T_start to T_end:
 T_start + (T_end − T_start) · round / rounds. Beside them the ranks, by which the receiver reads the factors.
 
 Deliberate choices
@@ -34,14 +34,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from fedsim import method
 from fedsim.config import Fraction, NonNegative
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs import About, Cost
+from fedsim.costs.formula import Cost
+from fedsim.equations.low_rank import LowRankCodec
 from fedsim.errors import UserError
-from fedsim.low_rank import LowRankCodec
-from fedsim.methods import base
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Step, Upload, filled
-from fedsim.mutual_distillation import (
+from fedsim.families.auxiliary_model import (
     MutualClient,
     MutualConfig,
     auxiliary_shapes,
@@ -49,8 +48,9 @@ from fedsim.mutual_distillation import (
     mutual_losses,
     new_auxiliary,
 )
-from fedsim.parameters import flatten, load_flat, mean_of
-from fedsim.training import Batch
+from fedsim.learning.parameters import flatten, load_flat, mean_of
+from fedsim.learning.training import Batch
+from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Upload, filled
 
 ABOUT = About(title="FedKD", paper="Wu et al., Nature Communications 2022", evaluation="largest logit")
 
@@ -157,7 +157,7 @@ class Client(MutualClient):
         return mse_loss(features_BK, projected_BK.detach()) + mse_loss(projected_BK, features_BK.detach())
 
 
-class Server(base.Server):
+class Server(method.Server):
     """Keeps nothing: the mean is all that the next round needs."""
 
     def __init__(self, context: ServerContext):

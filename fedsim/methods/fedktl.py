@@ -5,7 +5,7 @@ Client: a linear layer h takes the features into the space of an ETF classifier,
 everyone. Loss: ArcFace of the cosines (Eq. 1) + μ · L^M (Eq. 4), the squared error of h'(features of a generated
 image) against the latent of that image; ArcFace alone in the first round. h' is a linear layer that starts from
 the same weights on every client in every round and is then thrown away. After training the client uploads its
-prototypes, the mean outputs of h. Prediction: largest cosine. (Classifier and loss: fedsim/knowledge_transfer.py.)
+prototypes, the mean outputs of h. Prediction: largest cosine. (Classifier and loss: fedsim/equations/etf.py.)
 
 Server: trains F to turn prototypes into valid latents (Eq. 2 and 3, in
 fedsim/server_optimizers/feature_transformer.py), and generates an image from the mean latent of each class.
@@ -44,19 +44,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
-from fedsim.class_vectors import ClassMeans, ClassVectors
+from fedsim import method
 from fedsim.contract import Arrays
-from fedsim.costs import About
 from fedsim.data import Dataset, Subset
+from fedsim.equations.class_vectors import ClassMeans, ClassVectors
+from fedsim.equations.etf import arcface_loss, fit_images, simplex_etf, to_bytes, with_noise
 from fedsim.errors import UserError
-from fedsim.evaluation import count_correct, outputs
-from fedsim.knowledge_transfer import arcface_loss, fit_images, simplex_etf, to_bytes, with_noise
-from fedsim.methods import base
+from fedsim.families.prototypes import stack_uploads
+from fedsim.learning.evaluation import count_correct, outputs
+from fedsim.learning.training import Batch, run_epochs, samples_per_epoch, train_locally
+from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
 from fedsim.methods._fedktl_options import PUBLISHED, Config, contract, cost, rehearsal_sizes, sizes
-from fedsim.methods.base import ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
-from fedsim.prototypes import stack_uploads
 from fedsim.server_optimizers.feature_transformer import FeatureTransformer
-from fedsim.training import Batch, run_epochs, samples_per_epoch, train_locally
 
 if TYPE_CHECKING:  # clients share this module, and must not load what only the server needs
     from fedsim.generators import Generator
@@ -92,7 +91,7 @@ def check(setting: Setting) -> None:
 # ------------------------------------------------------------------------------------------------ client
 
 
-class Client(base.Client):
+class Client(method.Client):
     def __init__(self, context: ClientContext):
         super().__init__(context)
         self.config: Config = context.config
@@ -234,7 +233,7 @@ class Client(base.Client):
 # ------------------------------------------------------------------------------------------------ server
 
 
-class Server(base.Server):
+class Server(method.Server):
     def __init__(self, context: ServerContext):
         super().__init__(context)
         self.config: Config = context.config

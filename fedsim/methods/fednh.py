@@ -31,14 +31,13 @@ from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from fedsim.class_vectors import ClassMeans
 from fedsim.config import AboveZero, NonNegative
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.costs import About, Cost
+from fedsim.costs.formula import Cost
+from fedsim.equations.class_vectors import ClassMeans
 from fedsim.errors import UserError
-from fedsim.evaluation import outputs
-from fedsim.methods.base import ClientContext, ServerContext, Setting, State, Task, Upload
-from fedsim.model_sharing import (
+from fedsim.families.prototypes import mean_per_class, stack_uploads
+from fedsim.families.whole_model import (
     SharingClient,
     SharingConfig,
     SharingServer,
@@ -46,11 +45,12 @@ from fedsim.model_sharing import (
     load_shared,
     sharing_sizes,
 )
+from fedsim.learning.evaluation import outputs
+from fedsim.learning.parameters import num_parameters
+from fedsim.learning.training import samples_per_epoch
+from fedsim.method import About, ClientContext, ServerContext, Setting, State, Task, Upload
 from fedsim.models import SplitModel
-from fedsim.parameters import num_parameters
-from fedsim.prototypes import mean_per_class, stack_uploads
 from fedsim.seeds import Streams
-from fedsim.training import samples_per_epoch
 
 ABOUT = About(
     title="FedNH",

@@ -22,16 +22,24 @@ optimizer and epochs holds here too.
 import torch
 from torch import Tensor
 
-from fedsim.class_vectors import ClassVectors
 from fedsim.config import Fraction
 from fedsim.contract import Contract, Field, Payload, sample_ids
-from fedsim.costs import About, Cost
-from fedsim.dual_distillation import DualClient, DualConfig, DualServer, Judged, check, dual_contract, dual_cost
-from fedsim.methods.base import Setting, Step, Upload
-from fedsim.prototypes import Combined, Uploaded, mean_per_class
-from fedsim.public_distillation import distances_to_class, nearest_share, num_kept
-from fedsim.public_samples import DEFAULTS
-from fedsim.public_samples import sizes as public_sizes
+from fedsim.costs.formula import Cost
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.equations.public_distillation import distances_to_class, nearest_share, num_kept
+from fedsim.families.prototypes import Combined, Uploaded, mean_per_class
+from fedsim.families.prototypes_and_logits import (
+    DualClient,
+    DualConfig,
+    DualServer,
+    Judged,
+    check,
+    dual_contract,
+    dual_cost,
+)
+from fedsim.families.public_samples import DEFAULTS
+from fedsim.families.public_samples import sizes as public_sizes
+from fedsim.method import About, Setting, Step, Upload
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "cost", "sizes"]
 

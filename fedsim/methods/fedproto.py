@@ -17,9 +17,8 @@ Deliberate choices
 from typing import Literal
 
 from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.methods.base import ClientContext
-from fedsim.prototypes import (
+from fedsim.costs.formula import Cost
+from fedsim.families.prototypes import (
     Combined,
     PrototypeClient,
     PrototypeConfig,
@@ -29,6 +28,7 @@ from fedsim.prototypes import (
     prototype_contract,
     prototype_cost,
 )
+from fedsim.method import About, ClientContext
 
 ABOUT = About(title="FedProto", paper="Tan et al., AAAI 2022", evaluation="nearest global prototype")
 

@@ -10,7 +10,7 @@ largest entry the sample's pseudo-label (Eq. 8). Prototypes are trained as in Fe
 each class (ACTSP, Eq. 5 to 7, fedsim/server_optimizers/actsp.py). Samples whose features are near the
 prototype of their pseudo-label count more (I, Eq. 9 and 10). The server's model learns Υ (KL + I · CE) + (1
 − Υ) MSE to the prototypes (Eq. 11 to 13). It is tested on the global test set: `server_accuracy`.
-(Equations: fedsim/public_distillation.py; halves shared with FedPKD: fedsim/dual_distillation.py.)
+(Equations: fedsim/equations/public_distillation.py; shared with FedPKD: fedsim/families/prototypes_and_logits.py.)
 
 What travels: up N_p × C logits and one K-vector per class held, no counts; down N_p × C logits and all C
 prototypes. Public samples are known to clients by number, or sent once at set-up (`public_data=sent`).
@@ -54,11 +54,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedsim.class_vectors import ClassVectors
 from fedsim.config import AboveZero, NonNegative, Positive
 from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.dual_distillation import (
+from fedsim.costs.formula import Cost
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.equations.public_distillation import distances_to_class, importance
+from fedsim.families.prototypes import Combined, Uploaded
+from fedsim.families.prototypes_and_logits import (
     DualClient,
     DualConfig,
     DualServer,
@@ -68,10 +70,8 @@ from fedsim.dual_distillation import (
     dual_contract,
     dual_cost,
 )
-from fedsim.methods.base import ServerContext
-from fedsim.prototypes import Combined, Uploaded
-from fedsim.public_distillation import distances_to_class, importance
-from fedsim.public_samples import DEFAULTS, sizes
+from fedsim.families.public_samples import DEFAULTS, sizes
+from fedsim.method import About, ServerContext
 from fedsim.server_optimizers.actsp import ServerPrototypes
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "cost", "sizes"]

@@ -20,12 +20,11 @@ from typing import Literal
 
 import torch
 
-from fedsim.class_vectors import ClassVectors
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.methods.base import ServerContext
-from fedsim.prototypes import (
+from fedsim.costs.formula import Cost
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.families.prototypes import (
     Combined,
     PrototypeClient,
     PrototypeConfig,
@@ -35,6 +34,7 @@ from fedsim.prototypes import (
     prototype_contract,
     prototype_cost,
 )
+from fedsim.method import About, ServerContext
 from fedsim.server_optimizers.tgp import TrainablePrototypes, adaptive_margin
 
 ABOUT = About(title="FedTGP", paper="Zhang et al., AAAI 2024", evaluation="nearest global prototype")

@@ -26,8 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsim.config import NonNegative
-from fedsim.costs import About
-from fedsim.model_sharing import (
+from fedsim.families.whole_model import (
     SharingClient,
     SharingConfig,
     SharingServer,
@@ -36,7 +35,8 @@ from fedsim.model_sharing import (
     sharing_cost,
     sharing_sizes,
 )
-from fedsim.training import Batch, LossOfBatch
+from fedsim.learning.training import Batch, LossOfBatch
+from fedsim.method import About
 
 ABOUT = About(
     title="FedUV",

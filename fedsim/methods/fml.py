@@ -17,19 +17,19 @@ from typing import Annotated
 from msgspec import Meta
 from torch import Tensor
 
+from fedsim import method
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs import About, Cost
-from fedsim.methods import base
-from fedsim.methods.base import Metrics, Setting, Step, Upload, filled
-from fedsim.mutual_distillation import (
+from fedsim.costs.formula import Cost
+from fedsim.families.auxiliary_model import (
     MutualClient,
     MutualConfig,
     auxiliary_shapes,
     check_auxiliary,
     mutual_losses,
 )
-from fedsim.parameters import flatten, load_flat, mean_of, num_parameters
-from fedsim.training import Batch
+from fedsim.learning.parameters import flatten, load_flat, mean_of, num_parameters
+from fedsim.learning.training import Batch
+from fedsim.method import About, Metrics, Setting, Step, Upload, filled
 
 ABOUT = About(title="FML", paper="Shen et al., 2020", evaluation="largest logit")
 
@@ -80,7 +80,7 @@ class Client(MutualClient):
         return own + auxiliary
 
 
-class Server(base.Server):
+class Server(method.Server):
     """Keeps nothing: the mean is all that the next round needs."""
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:

@@ -13,10 +13,8 @@ Deliberate choices
 """
 
 from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.methods.base import Step, Upload, filled
-from fedsim.parameters import flatten
-from fedsim.shared_head import (
+from fedsim.costs.formula import Cost
+from fedsim.families.shared_head import (
     HEAD,
     NEEDS,
     HeadMeanConfig,
@@ -26,6 +24,8 @@ from fedsim.shared_head import (
     check_equal_heads,
     head_sizes,
 )
+from fedsim.learning.parameters import flatten
+from fedsim.method import About, Step, Upload, filled
 
 ABOUT = About(title="LG-FedAvg", paper="Liang et al., 2020", needs=NEEDS, evaluation="largest logit")
 

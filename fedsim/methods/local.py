@@ -6,13 +6,13 @@ Loss: cross-entropy. What travels: nothing. Evaluation: largest logit.
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedsim import method
 from fedsim.config import Section
 from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.evaluation import count_correct
-from fedsim.methods import base
-from fedsim.methods.base import Metrics
-from fedsim.training import Batch, train_locally
+from fedsim.costs.formula import Cost
+from fedsim.learning.evaluation import count_correct
+from fedsim.learning.training import Batch, train_locally
+from fedsim.method import About, Metrics
 
 ABOUT = About(title="Local", paper="every client by itself", evaluation="largest logit")
 
@@ -29,7 +29,7 @@ def cost(config: Config) -> Cost:
     return Cost(up="0", down="0")
 
 
-class Client(base.Client):
+class Client(method.Client):
     def evaluate(self) -> Metrics:
         return count_correct(self.model, self.data.test, self.context.device)
 
@@ -40,5 +40,5 @@ class Client(base.Client):
         return {"loss": train_locally(self.context, round, loss)}
 
 
-class Server(base.Server):
+class Server(method.Server):
     """Has nothing to do."""

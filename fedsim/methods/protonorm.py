@@ -25,11 +25,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fedsim.class_vectors import ClassVectors
 from fedsim.config import AboveZero, Fraction, NonNegative, Positive
 from fedsim.contract import Contract
-from fedsim.costs import About, Cost
-from fedsim.prototypes import (
+from fedsim.costs.formula import Cost
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.families.prototypes import (
     Combined,
     PrototypeClient,
     PrototypeConfig,
@@ -39,6 +39,7 @@ from fedsim.prototypes import (
     prototype_contract,
     prototype_cost,
 )
+from fedsim.method import About
 from fedsim.server_optimizers.prototype_alignment import align, hyperspherical_energy, unit
 
 ABOUT = About(title="ProtoNorm", paper="Lee et al., 2025", evaluation="nearest global prototype")

@@ -30,9 +30,9 @@ from safetensors.numpy import load_file, save_file
 
 from fedsim.config import Experiment, build, read_toml, to_toml
 from fedsim.errors import UserError
+from fedsim.learning.stopwatch import Spent
 from fedsim.results.tensorboard import FILE_NAME as TENSORBOARD_FILE
 from fedsim.results.tensorboard import EventFile
-from fedsim.stopwatch import Spent
 
 PARTITION_COLUMNS = ("client", "class", "train", "test")
 CLIENT_COLUMNS = ("round", "client", "correct", "tested", "loss")

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedsim.class_vectors import ClassMeans, ClassVectors, class_margins
+from fedsim.equations.class_vectors import ClassMeans, ClassVectors, class_margins
 from fedsim.server_optimizers.tgp import Fit, TrainablePrototypes, adaptive_margin
 
 MarginKind = Literal["class", "max"]

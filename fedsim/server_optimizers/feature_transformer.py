@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from fedsim.class_vectors import ClassMeans, ClassVectors
-from fedsim.threads import one_thread
+from fedsim.equations.class_vectors import ClassMeans, ClassVectors
+from fedsim.server_optimizers.threads import one_thread
 
 KERNEL_VARIANCES = (10.0, 15.0, 20.0, 50.0)
 """Of the four Gaussian kernels whose sum is κ."""

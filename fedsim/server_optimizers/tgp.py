@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from fedsim.class_vectors import ClassVectors, class_margins
-from fedsim.threads import one_thread
+from fedsim.equations.class_vectors import ClassVectors, class_margins
+from fedsim.server_optimizers.threads import one_thread
 
 LARGE_PRODUCT = 1 << 24
 """C·K·K from which a second thread is worth while: 100 classes of 512 features, not 10."""

@@ -97,10 +97,10 @@ def command(
     """
     import socket
 
-    from nodes import processes, zygote
-    from nodes.client import Settings, client_keys
+    from nodes.client.node import Settings, client_keys
+    from nodes.launchers import processes, zygote
     from nodes.launchers.local import client_starter
-    from nodes.placement import place_client, usable_gpus
+    from nodes.launchers.placement import place_client, usable_gpus
     from protocol.addresses import host_of
     from protocol.limits import MEBIBYTE, Limits
 

@@ -15,7 +15,7 @@ from fedsim.errors import UserError
 from nodes.cli.run import TARGETS
 
 if TYPE_CHECKING:
-    from fedsim.results.measured_costs import SettingCosts
+    from fedsim.costs.measured import SettingCosts
 
 _PIPE_COLUMNS = 160
 """What does not go to a terminal has room for numbers in full."""
@@ -113,7 +113,7 @@ def command(
     bytes. Exits with 1 unless every formula equals its measurement and every wire count the kernel's.
     """
     started = time.monotonic()
-    from fedsim.results.cost_projection import parse_link
+    from fedsim.costs.projection import parse_link
 
     numbers_of_clients, names = _parse_clients(clients), _parse_methods(methods)
     line = parse_link(link) if link else None
@@ -121,10 +121,10 @@ def command(
     if image_type:
         method_options["image_dtype"] = image_type
 
-    from fedsim.results.cost_files import write_files
-    from nodes import zygote
-    from nodes.comm_cost import measure_setting
-    from nodes.cost_display import show_series, show_setting
+    from fedsim.costs.files import write_files
+    from nodes.display.costs import show_series, show_setting
+    from nodes.launchers import zygote
+    from nodes.tools.comm_cost import measure_setting
 
     zygote.preload()
     console = Console(highlight=False)

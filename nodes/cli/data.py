@@ -71,7 +71,7 @@ def show(
     """Draw a partition and print what every client holds."""
     from fedsim.config import Data, Experiment, Run, Train
     from fedsim.data import Federation
-    from fedsim.results import data_plots
+    from fedsim.results.plots import data as data_plots
 
     settings = Data(
         dataset=dataset,

@@ -22,7 +22,7 @@ def command(port: int, data_dir: str) -> int:
 
     Ends with code 1 when there is a problem with which runs fail; notes are only good to know.
     """
-    from nodes.doctor import examine
+    from nodes.tools.doctor import examine
 
     findings = list(examine(port, data_dir))
     table = Table(box=None, pad_edge=False, show_header=False)

@@ -44,7 +44,7 @@ def command(name: str | None) -> None:
 
 
 def _overview(modules: list[ModuleType]) -> Table:
-    from fedsim.costs import pretty
+    from fedsim.costs.formula import pretty
 
     table = Table(box=None, pad_edge=False)
     for heading in (
@@ -78,7 +78,7 @@ def _overview(modules: list[ModuleType]) -> Table:
 
 
 def _show(console: Console, module: ModuleType) -> None:
-    from fedsim.costs import pretty
+    from fedsim.costs.formula import pretty
     from fedsim.option_docs import options_of
 
     config = module.Config()

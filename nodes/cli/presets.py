@@ -66,7 +66,7 @@ def _list_all(console: Console) -> None:
 def _costs(cells: list[Cell], speed: float) -> tuple[int, str, str]:
     """Number of different runs, and both estimates. Cells that differ in their metric share a run."""
     from fedsim.presets import cost, quick
-    from nodes.batch import identity
+    from nodes.tools.batch import identity
 
     experiments = {}
     for cell in cells:

@@ -20,7 +20,7 @@ def command(runs: tuple[Path, ...], out: Path | None) -> None:
       fedsim report runs/fedtgp-digits-20250101-120000
       fedsim report runs/fedtgp runs/fedproto runs/local --out comparison.html
     """
-    from fedsim.results.report import write_comparison, write_report
+    from fedsim.results.report.page import write_comparison, write_report
 
     if len(runs) > 1:
         page = write_comparison(runs, out or Path("comparison.html"))

@@ -13,8 +13,8 @@ from nodes.cli.presets import complete_preset
 if TYPE_CHECKING:
     from fedsim.config import Experiment
     from fedsim.presets import Cell
-    from fedsim.results.comparison import Comparison, Row
-    from nodes.batch import Batch
+    from fedsim.results.report.comparison import Comparison, Row
+    from nodes.tools.batch import Batch
 
 _EXAMPLES = """
 \b
@@ -62,7 +62,7 @@ def command(
     """
     from fedsim import config, presets
     from fedsim.errors import UserError
-    from nodes.batch import Batch, Interrupted, Job, parse_seeds, print_comparison, refuse_seed_setting
+    from nodes.tools.batch import Batch, Interrupted, Job, parse_seeds, print_comparison, refuse_seed_setting
 
     table = presets.load(name)
     everything = table.cells()
@@ -116,7 +116,7 @@ def build_cell(
 
     from fedsim import config
     from fedsim.presets import quick
-    from nodes.batch import prepare
+    from nodes.tools.batch import prepare
 
     experiment = cell.experiment({"run": {"seed": seed}})
     if scale == "quick":
@@ -132,7 +132,7 @@ def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -
     from fedsim import presets
     from fedsim.presets import quick
     from fedsim.presets.tables import load_paper
-    from fedsim.results.comparison import Comparison
+    from fedsim.results.report.comparison import Comparison
 
     table = presets.load(name)
     paper = load_paper(table.paper)
@@ -152,7 +152,7 @@ def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -
 
 
 def _row(batch: Batch, cell: Cell, experiments: list[Experiment]) -> Row:
-    from fedsim.results.comparison import Row
+    from fedsim.results.report.comparison import Row
 
     measured, note = batch.measured(experiments, cell.metric)
     remarks = [f"paper: – ({cell.dash})" if cell.dash else "", note]
@@ -161,7 +161,7 @@ def _row(batch: Batch, cell: Cell, experiments: list[Experiment]) -> Row:
 
 def _announcement(name: str, scale: str, experiments: list[Experiment]) -> str:
     from fedsim.presets import cost, quick
-    from nodes.batch import num_runs
+    from nodes.tools.batch import num_runs
 
     time = cost.duration(cost.seconds(experiments, cost.machine_speed()))
     text = f"{name} at {scale} scale: {num_runs(len(experiments))}, about {time} of training on this machine"

@@ -151,13 +151,13 @@ def command(
         return _print_commands(build_experiment(**options), out, port)
 
     from fedsim.results.folder import RunFolder
-    from nodes import zygote
-    from nodes.display import make_display, print_summary
+    from nodes.display.report_process import draw_report
+    from nodes.display.run import make_display, print_summary
     from nodes.inprocess import run_in_process
+    from nodes.launchers import zygote
     from nodes.launchers.base import Launcher, LaunchOptions
     from nodes.launchers.local import LocalLauncher
     from nodes.launchers.ray import RayLauncher, require_ray
-    from nodes.report_process import draw_report
 
     if launcher == "ray":
         require_ray()
@@ -209,7 +209,7 @@ def _refuse_what_would_be_ignored(given: Mapping[str, Any], of_experiment: Mappi
 
 
 def _print_commands(experiment: Experiment, out: Path | None, port: int) -> int:
-    from nodes.manual_start import DEFAULT_PORT, print_commands
+    from nodes.launchers.manual import DEFAULT_PORT, print_commands
 
     _check(experiment)
     print_commands(experiment, out or default_folder(experiment), port or DEFAULT_PORT)

@@ -48,10 +48,10 @@ def command(
     """
     from fedsim import assembly
     from fedsim.results.folder import RunFolder
-    from nodes import zygote
-    from nodes.display import make_display, print_summary
-    from nodes.report_process import draw_report
-    from nodes.server import require_safe_address, security_from, serve
+    from nodes.display.report_process import draw_report
+    from nodes.display.run import make_display, print_summary
+    from nodes.launchers import zygote
+    from nodes.server.program import require_safe_address, security_from, serve
 
     if resume is not None:
         refuse_with_resume(out=out, **options)

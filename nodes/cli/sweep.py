@@ -32,8 +32,16 @@ Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report 
 @click.option("--quiet", is_flag=True, help="No live view of a run.")
 def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bool, **options: Any) -> int:
     """Run all combinations of the values given with --vary, for several seeds, and compare their best rounds."""
-    from fedsim.results.comparison import Comparison, Row
-    from nodes.batch import Batch, Interrupted, Job, parse_seeds, prepare, print_comparison, refuse_seed_setting
+    from fedsim.results.report.comparison import Comparison, Row
+    from nodes.tools.batch import (
+        Batch,
+        Interrupted,
+        Job,
+        parse_seeds,
+        prepare,
+        print_comparison,
+        refuse_seed_setting,
+    )
 
     settings = options.pop("settings")
     refuse_seed_setting(settings)

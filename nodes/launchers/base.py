@@ -11,10 +11,10 @@ from pathlib import Path
 
 from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
-from nodes import processes, zygote
-from nodes.display import Display
-from nodes.events import Event, pipe_watcher
-from nodes.server import security_from, serve
+from nodes.display.run import Display
+from nodes.launchers import processes, zygote
+from nodes.server.events import Event, pipe_watcher
+from nodes.server.program import security_from, serve
 from protocol import keys
 from protocol.errors import AddressUnusable
 

@@ -11,10 +11,10 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from nodes import processes, zygote
-from nodes.client import Settings, client_keys, run_client
+from nodes.client.node import Settings, client_keys, run_client
+from nodes.launchers import processes, zygote
 from nodes.launchers.base import Launcher
-from nodes.placement import place_client, usable_gpus
+from nodes.launchers.placement import place_client, usable_gpus
 from protocol.limits import MEBIBYTE, Limits
 
 _MAX_RESTARTS = 10

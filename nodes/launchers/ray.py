@@ -18,7 +18,7 @@ from typing import Any
 
 from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
-from nodes.display import Display
+from nodes.display.run import Display
 from nodes.launchers.base import Launcher, LaunchOptions
 from protocol import keys
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsim import config, contract, methods
 from fedsim.data import ClientData, Dataset, Subset
-from fedsim.methods.base import Client, ClientContext, Server, ServerContext, Step, Task, Upload
+from fedsim.method import Client, ClientContext, Server, ServerContext, Step, Task, Upload
 from fedsim.models import SplitModel
 from fedsim.models.base import Backbone
 from fedsim.seeds import Streams

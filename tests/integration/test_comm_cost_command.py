@@ -22,7 +22,8 @@ execute(command)
 
 ODD_METHOD = '''
 """FedProto with one thing of its own."""
-from fedsim.costs import About, Cost
+from fedsim.costs.formula import Cost
+from fedsim.method import About
 from fedsim.methods import fedproto
 from fedsim.methods.fedproto import Client, Config, Server, contract, cost
 

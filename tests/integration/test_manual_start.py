@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import PROJECT, TINY, Command, Run, Start, address_of, bits, events_of, wait_for_event
 
-from nodes.client import EXIT_NO_SERVER, EXIT_REFUSED
+from nodes.client.node import EXIT_NO_SERVER, EXIT_REFUSED
 from protocol import keys
 
 SMALL = ("--clients", "3", "--rounds", "2")

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from commands import PATIENCE_SECONDS, PROJECT, Shell, Start, rows
 
-from fedsim import assembly, costs, methods
-from fedsim.costs import About
-from fedsim.methods.base import Setting
+from fedsim import assembly, methods
+from fedsim.costs import formula as costs
+from fedsim.method import About, Setting
 from fedsim.results.folder import RunFolder
 
 # Equal models, which every method accepts; fewer classes on a client than there are; images, which FedKTL needs.

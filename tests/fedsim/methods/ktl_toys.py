@@ -11,7 +11,7 @@ from toys import CPU, Toy, assemble
 from fedsim import config
 from fedsim.data import ClientData, Dataset, Subset
 from fedsim.generators import Generator
-from fedsim.methods.base import Task
+from fedsim.method import Task
 from fedsim.models import SplitModel
 from fedsim.models.base import Backbone
 

@@ -6,7 +6,7 @@ from toys import assert_same
 
 from fedsim.contract import Payload
 from fedsim.errors import UserError
-from fedsim.methods.base import Upload
+from fedsim.method import Upload
 
 METHODS = {
     "local": {},

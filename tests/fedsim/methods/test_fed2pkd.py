@@ -7,8 +7,10 @@ import pytest
 import torch
 from toys import CPU, toy_commons
 
-from fedsim import costs, methods
-from fedsim.class_vectors import ClassVectors
+from fedsim import methods
+from fedsim.costs import formula as costs
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.families.public_samples import public_features
 from fedsim.methods.fed2pkd import (
     batch_of_round,
     contrast_loss,
@@ -16,7 +18,6 @@ from fedsim.methods.fed2pkd import (
     global_features,
     similarities,
 )
-from fedsim.public_samples import public_features
 from fedsim.seeds import Streams
 
 SMALL = {"batch": 7}

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedsim import assembly, config, costs, methods
+from fedsim import assembly, config, methods
 from fedsim.contract import Payload
+from fedsim.costs import formula as costs
 from fedsim.errors import UserError
-from fedsim.methods.base import Upload
-from fedsim.model_sharing import SharingConfig, learning_rate, shared_tensors
+from fedsim.families.whole_model import SharingConfig, learning_rate, shared_tensors
+from fedsim.method import Upload
 from fedsim.models import SplitModel
 from fedsim.models.base import Backbone
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedsim.class_vectors import ClassVectors
-from fedsim.methods.base import Upload
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.method import Upload
 from fedsim.methods.feddistill import distillation_loss
 
 LOGITS = np.array([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]])

@@ -6,9 +6,9 @@ import torch
 
 from fedsim import config
 from fedsim.errors import ContractError, UserError
+from fedsim.learning.parameters import flatten
+from fedsim.method import ServerContext, Setting, Task, Upload
 from fedsim.methods import fedgen
-from fedsim.methods.base import ServerContext, Setting, Task, Upload
-from fedsim.parameters import flatten
 from fedsim.seeds import Streams
 
 SMALL = {"noise_dim": 3, "hidden_dim": 7}

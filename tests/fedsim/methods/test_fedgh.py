@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.methods.base import Upload
-from fedsim.parameters import flatten
+from fedsim.learning.parameters import flatten
+from fedsim.method import Upload
 
 PROTOTYPES = np.random.default_rng(5).normal(size=(8, 4)).astype(np.float32)
 LABELS = np.array([0, 1, 3, 0, 2, 3, 1, 4], np.int32)

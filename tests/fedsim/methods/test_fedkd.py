@@ -9,12 +9,12 @@ from torch.nn.functional import cross_entropy, kl_div, mse_loss
 
 from fedsim import config
 from fedsim.contract import Payload
-from fedsim.costs import evaluate
+from fedsim.costs.formula import evaluate
 from fedsim.errors import ContractError, UserError
+from fedsim.families.auxiliary_model import new_auxiliary
+from fedsim.learning.parameters import flatten
+from fedsim.method import Setting, Task, Upload
 from fedsim.methods import fedkd
-from fedsim.methods.base import Setting, Task, Upload
-from fedsim.mutual_distillation import new_auxiliary
-from fedsim.parameters import flatten
 
 FACTORISED = {"energy_start": 0.5, "energy_end": 0.9}
 """Low enough that the weights of a toy, which are hardly trained, travel as factors."""

@@ -16,13 +16,14 @@ from ktl_toys import (
 )
 from torch.nn.functional import mse_loss
 
-from fedsim import config, contract, costs
+from fedsim import config, contract
 from fedsim.contract import Payload
-from fedsim.costs import Cost
+from fedsim.costs import formula as costs
+from fedsim.costs.formula import Cost
+from fedsim.equations.etf import fit_images, to_bytes
 from fedsim.generators.tiny import TinyGenerator
-from fedsim.knowledge_transfer import fit_images, to_bytes
+from fedsim.method import Setting, Task
 from fedsim.methods import fedktl
-from fedsim.methods.base import Setting, Task
 
 pytestmark = pytest.mark.usefixtures("source")
 

@@ -15,7 +15,7 @@ from toys import assert_same
 
 from fedsim import contract
 from fedsim.contract import Payload
-from fedsim.knowledge_transfer import arcface_loss, fit_images, to_bytes
+from fedsim.equations.etf import arcface_loss, fit_images, to_bytes
 
 pytestmark = pytest.mark.usefixtures("source")
 

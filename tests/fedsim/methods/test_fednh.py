@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import assembly, config, costs, methods
+from fedsim import assembly, config, methods
 from fedsim.contract import Payload
+from fedsim.costs import formula as costs
 from fedsim.errors import UserError
-from fedsim.methods.base import Upload
+from fedsim.method import Upload
 from fedsim.methods.fednh import PrototypeHead
 
 NUM_CLASSES, NUM_INPUTS, FEATURE_DIM = 5, 6, 7

@@ -5,12 +5,13 @@ import pytest
 import torch
 from toys import CPU, toy_commons
 
-from fedsim import assembly, config, costs, methods
-from fedsim.class_vectors import ClassVectors
+from fedsim import assembly, config, methods
 from fedsim.contract import Payload
+from fedsim.costs import formula as costs
 from fedsim.data import Federation
-from fedsim.public_distillation import nearest_share
-from fedsim.public_samples import public_logits
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.equations.public_distillation import nearest_share
+from fedsim.families.public_samples import public_logits
 
 QUICK = {"server_model": "MLP", "server_epochs": 2, "server_batch_size": 8}
 

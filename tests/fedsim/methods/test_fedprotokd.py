@@ -7,12 +7,13 @@ import pytest
 import torch
 from toys import CPU, toy_commons
 
-from fedsim import costs, methods
-from fedsim.class_vectors import ClassVectors
+from fedsim import methods
 from fedsim.contract import Payload
-from fedsim.prototypes import PrototypeClient
-from fedsim.public_distillation import aggregate_logits, client_loss, distances_to_class, importance
-from fedsim.public_samples import public_features, public_logits
+from fedsim.costs import formula as costs
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.equations.public_distillation import aggregate_logits, client_loss, distances_to_class, importance
+from fedsim.families.prototypes import PrototypeClient
+from fedsim.families.public_samples import public_features, public_logits
 
 NUM_PUBLIC, NUM_CLASSES, FEATURE_DIM = 20, 5, 4
 QUICK = {"server_model": "MLP", "server_epochs": 2, "server_batch_size": 8, "prototype_epochs": 3}

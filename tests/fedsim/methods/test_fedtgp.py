@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.methods.base import Upload
+from fedsim.method import Upload
 from fedsim.server_optimizers.tgp import TrainablePrototypes
 
 SQUARE = np.array([[0, 0, 0, 0], [3, 0, 0, 0], [0, 7, 0, 0]], np.float32)  # nearest neighbours: 3, 3, 7

@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from fedsim import config
 from fedsim.contract import Payload
-from fedsim.costs import evaluate
+from fedsim.costs.formula import evaluate
 from fedsim.errors import UserError
+from fedsim.learning.parameters import flatten, load_flat
+from fedsim.method import Setting, Task, Upload
 from fedsim.methods import fml
-from fedsim.methods.base import Setting, Task, Upload
-from fedsim.parameters import flatten, load_flat
 
 
 def one_batch(client) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.methods.base import Upload
-from fedsim.parameters import flatten
+from fedsim.learning.parameters import flatten
+from fedsim.method import Upload
 
 HEADS = np.random.default_rng(3).normal(size=(3, 5 * 4 + 5)).astype(np.float32)
 

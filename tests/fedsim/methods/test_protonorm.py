@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsim.methods.base import Upload
+from fedsim.method import Upload
 
 ROWS = np.array([[1, 0.2, 0, 0], [1, 0, 0.3, 0], [2, 0, 0, 0.5]], np.float32)
 IDS = np.array([0, 1, 3], np.int32)

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from fedsim.contract import Payload
 from fedsim.errors import ContractError, UserError
-from fedsim.methods.base import Upload
-from fedsim.prototypes import mean_per_class, stack_uploads
+from fedsim.families.prototypes import mean_per_class, stack_uploads
+from fedsim.method import Upload
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ from safetensors.numpy import load_file
 
 from fedsim.config import build
 from fedsim.errors import UserError
+from fedsim.learning.stopwatch import Spent
 from fedsim.results.folder import RunFolder
-from fedsim.stopwatch import Spent
 
 EXPERIMENT = build([{"run": {"clients": 3}, "method": {"name": "fedproto"}}])
 

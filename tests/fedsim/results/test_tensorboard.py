@@ -4,7 +4,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedsim.results.tensorboard import FILE_NAME, EventFile
-from nodes.events import EventLog
+from nodes.server.events import EventLog
 
 
 def scalars(folder, tag):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.class_vectors import ClassVectors
+from fedsim.equations.class_vectors import ClassVectors
 from fedsim.server_optimizers.actsp import ServerPrototypes, classwise_margins
 from fedsim.server_optimizers.tgp import TrainablePrototypes
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from commands import PROJECT
 
 from fedsim import presets
-from nodes import doctor
 from nodes.cli import fedsim
 from nodes.cli.completion import command as completion
 from nodes.cli.doctor import command as doctor_command
+from nodes.tools import doctor
 
 
 @pytest.fixture(autouse=True)

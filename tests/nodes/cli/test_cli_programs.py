@@ -6,10 +6,9 @@ from commands import PROJECT, Start
 
 from fedsim.config import Cluster
 from fedsim.version import __version__
-from nodes import zygote
 from nodes.cli.client import command as client_command
-from nodes.client import EXIT_NO_SERVER
-from nodes.launchers import local
+from nodes.client.node import EXIT_NO_SERVER
+from nodes.launchers import local, zygote
 
 
 @pytest.mark.parametrize(

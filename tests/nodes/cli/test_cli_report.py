@@ -8,8 +8,8 @@ from commands import PROJECT, TINY, Start
 from made_run import make_run
 
 from fedsim.errors import UserError
-from nodes import report_process
 from nodes.cli.report import command
+from nodes.display import report_process
 
 RUN = PROJECT / "run_cluster.py"
 

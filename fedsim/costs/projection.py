@@ -1,0 +1,72 @@
+"""From measured rounds to rounds that cannot be measured: more clients, and a link of a given speed.
+
+A formula that was held against measurements at several numbers of clients is trusted for a million. Clients are
+taken to be alike: each holds as many classes as one does on average in the largest measured setting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsim.costs.formula import evaluate
+from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts
+from fedsim.errors import UserError
+
+BITS_PER_BYTE = 8
+SUM_SIGN = "Σ"
+"""Letters that begin with it are sums over clients."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A client's line, in megabits per second."""
+
+    up_mbit: float
+    down_mbit: float
+
+    def seconds(self, flow: Flow, num_rounds: int) -> float:
+        """How long the client with the most bytes needs in a round."""
+        speed = self.up_mbit if flow.way == "up" else self.down_mbit
+        return flow.largest_client_bytes / num_rounds * BITS_PER_BYTE / (speed * 1e6)
+
+
+def parse_link(text: str) -> Link:
+    """`10/50`: 10 Mbit/s up, 50 down."""
+    up, _, down = text.partition("/")
+    try:
+        link = Link(float(up), float(down))
+    except ValueError:
+        link = Link(0.0, 0.0)
+    if not (0 < link.up_mbit < float("inf") and 0 < link.down_mbit < float("inf")):
+        raise UserError(f"--link wants the speed up and down in Mbit/s, such as 10/50, not {text!r}.")
+    return link
+
+
+@dataclass(frozen=True)
+class Projected:
+    """One round of a method with a number of clients that was not measured."""
+
+    num_clients: int
+    elements_up: int
+    elements_down: int
+    wire_bytes: int
+    """As many for each element, or without any elements for each client, as were measured."""
+
+    @property
+    def elements(self) -> int:
+        return self.elements_up + self.elements_down
+
+
+def project(method: MethodCost, setting: SettingCosts, num_clients: int) -> Projected:
+    """One round with `num_clients`, by the formula and the letters of the setting."""
+    letters = {
+        name: value * num_clients // setting.num_clients if name == "M" or name.startswith(SUM_SIGN) else value
+        for name, value in method.letters.items()
+    }
+    elements = {way: evaluate(getattr(method.cost, way), letters) for way in WAYS}
+    wire_bytes = 0.0
+    for way in WAYS:
+        flow = method.flow(way)
+        grown = elements[way] * setting.num_rounds / flow.elements if flow.elements else None
+        wire_bytes += flow.wire_bytes / setting.num_rounds * (grown or num_clients / setting.num_clients)
+    return Projected(num_clients, elements["up"], elements["down"], round(wire_bytes))

@@ -1,0 +1,113 @@
+"""A rehearsal: real processes exchange messages of the real shapes, and nobody learns anything.
+
+Set `run.rehearsal` and both halves of the method are replaced by the two below, which are made from the
+method's contract alone. What a round costs in elements and in bytes is then measured in milliseconds, also for
+models that would take minutes to train: no model is built, and all arrays hold zeros.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from torch import nn
+
+from fedsim import method, methods
+from fedsim.config import Data, Experiment, Run, Train, to_json
+from fedsim.contract import Arrays, Contract, Field, Fields, Payload
+from fedsim.costs.formula import classes_covered
+from fedsim.data import Federation
+from fedsim.errors import UserError
+from fedsim.learning.evaluation import NOTHING_TESTED
+from fedsim.method import Metrics, Setting, Step, Upload
+
+CLASSES_HELD = "n"
+"""The letter that counts classes: in what goes up those of the client, in what goes down those of anyone."""
+
+
+def federation_of(experiment: Experiment) -> Federation:
+    """The federation of a rehearsal, drawn once for all methods that are rehearsed on the same data: processes
+    that are forked afterwards find it ready."""
+    return _federation(experiment.run, experiment.data, experiment.train)
+
+
+@lru_cache(maxsize=8)
+def _federation(run: Run, data: Data, train: Train) -> Federation:
+    return Federation(Experiment(run=run, data=data, train=train))
+
+
+def messages_of(setting: Setting) -> Messages:
+    """Made once for each experiment: a method's own sizes may take a matrix decomposition to find out."""
+    experiment = to_json(setting.experiment)
+    if experiment not in _MESSAGES:
+        _MESSAGES[experiment] = Messages(setting)
+    return _MESSAGES[experiment]
+
+
+class Messages:
+    """What a method would send in this setting, filled with zeros."""
+
+    def __init__(self, setting: Setting):
+        module = methods.load(setting.experiment.method_name)
+        self.contract: Contract = module.contract(setting.config)
+        self._method = setting.experiment.method_name
+        self._letters = setting.rehearsed_dimensions
+
+    def filled(self, fields: Fields, classes: list[int]) -> Arrays:
+        """Arrays for all fields; those with a row for each class have one for each of `classes`."""
+        return {name: self._array(name, field, classes) for name, field in fields.items()}
+
+    def _array(self, name: str, field: Field, classes: list[int]) -> np.ndarray:
+        letters = self._letters | {CLASSES_HELD: len(classes)}
+        words = field.shape.split()
+        for word in words:
+            if not word.isdigit() and word not in letters:
+                raise UserError(
+                    f"{self._method} cannot be rehearsed: the size {word!r} of its field {name!r} is not known; "
+                    "give it in `rehearsal_sizes` of the method."
+                )
+        shape = tuple(int(word) if word.isdigit() else letters[word] for word in words)
+        if field.payload is Payload.INDEX:
+            numbers = classes if words == [CLASSES_HELD] else range(int(np.prod(shape)))
+            return np.array(numbers, field.numpy_dtype).reshape(shape)
+        return np.zeros(shape, field.numpy_dtype)
+
+
+_MESSAGES: dict[bytes, Messages] = {}
+
+
+class Client(method.Client):
+    """Sends what a client of the method would send after training."""
+
+    def __init__(self, setting: Setting, client: int):
+        self.model = nn.Identity()  # type: ignore[assignment]  # without weights
+        self.data = setting.federation.client(client)
+        self._messages = messages_of(setting)
+        self._classes = sorted(classes_covered(setting, client))
+
+    def setup(self) -> Arrays:
+        return self._messages.filled(self._messages.contract.setup_up, self._classes)
+
+    def evaluate(self) -> Metrics:
+        return dict(NOTHING_TESTED)
+
+    def train(self, round: int) -> Metrics:
+        return {"loss": 0.0}
+
+    def upload(self) -> Arrays:
+        return self._messages.filled(self._messages.contract.up, self._classes)
+
+
+class Server(method.Server):
+    """Sends what the server of the method would send after aggregation."""
+
+    def __init__(self, setting: Setting):
+        self._messages = messages_of(setting)
+        clients = range(setting.task.num_clients)
+        self._classes = sorted(set().union(*(classes_covered(setting, client) for client in clients)))
+
+    def setup(self, uploads: list[Upload]) -> Arrays:
+        return self._messages.filled(self._messages.contract.setup_down, self._classes)
+
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        return Step(self._messages.filled(self._messages.contract.down, self._classes))

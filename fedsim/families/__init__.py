@@ -1,0 +1,1 @@
+"""Halves that several methods share. A family knows no method."""

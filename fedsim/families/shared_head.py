@@ -1,0 +1,96 @@
+"""What the methods with one head for all clients share: LG-FedAvg, FedGen and FedGH.
+
+Extractors stay private and may differ; heads must be alike. All clients begin with the same head, drawn from the
+common seed, where the published runs send around that of the first client. A client evaluates with the head that
+it has just received, before its own training changes it.
+"""
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedsim.config import Section
+from fedsim.contract import Arrays, Field, Payload
+from fedsim.errors import UserError
+from fedsim.learning.evaluation import count_correct
+from fedsim.learning.parameters import Aggregation, flatten, load_flat, mean_of, num_parameters
+from fedsim.learning.training import Batch, train_locally
+from fedsim.method import Client, ClientContext, Metrics, Server, ServerContext, Setting, Upload
+from fedsim.models import groups
+from fedsim.models.heads import make_head
+
+NEEDS = ("equal heads",)
+HEAD = Field(Payload.PARAMETERS, "head")
+
+
+class HeadMeanConfig(Section, frozen=True, kw_only=True):
+    """Options of the methods whose server averages heads."""
+
+    aggregation: Aggregation = "weighted"
+    """weighted: a client counts by its number of training samples. mean: every client counts alike."""
+
+
+def head_sizes(setting: Setting) -> dict[str, int]:
+    """The letter for the weights of a head."""
+    return {"head": num_parameters(setting.model(0).head)}
+
+
+def check_equal_heads(setting: Setting) -> None:
+    first = setting.model(0)
+    for client in range(1, setting.task.num_clients):
+        other = setting.model(client)
+        # The text of a module names its layers and their sizes; sizes alone would not tell ReLU from Tanh.
+        if str(other.head) != str(first.head):
+            raise UserError(
+                f"{setting.experiment.method_name} shares one head among all clients, but in model.group = "
+                f"{setting.experiment.model.group} the heads of {first.name} and {other.name} differ; "
+                "choose a group with equal heads, such as HtFE8."
+            )
+
+
+def initial_head(context: ClientContext | ServerContext) -> nn.Module:
+    """The head that everyone has before the first aggregation."""
+    model = context.experiment.model
+    with context.streams.seeded("shared-head"):
+        head = make_head(groups.entry(model, 0), model, context.task.num_classes)
+    return head.to(context.device)
+
+
+class SharedHeadClient(Client):
+    """Trains extractor and head with cross-entropy, and uploads the head."""
+
+    def __init__(self, context: ClientContext):
+        super().__init__(context)
+        self.model.head = initial_head(context)
+
+    def receive(self, round: int, down: Arrays) -> None:
+        if down:
+            load_flat(self.model.head, down["head"])
+
+    def evaluate(self) -> Metrics:
+        return count_correct(self.model, self.data.test, self.context.device)
+
+    def train(self, round: int) -> Metrics:
+        def loss(batch: Batch) -> Tensor:
+            return cross_entropy(self.model(batch.inputs), batch.labels_B)
+
+        return {"loss": train_locally(self.context, round, loss)}
+
+    def upload(self) -> Arrays:
+        return {"head": flatten(self.model.head)}
+
+
+class SharedHeadServer(Server):
+    """Keeps the head that goes down."""
+
+    def __init__(self, context: ServerContext):
+        super().__init__(context)
+        self.head = initial_head(context)
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"head": self.head}
+
+
+def average_heads(head: nn.Module, uploads: list[Upload], aggregation: Aggregation) -> None:
+    """Write the mean of the uploaded heads into `head`, which stays as it is where nobody uploaded."""
+    if uploads:
+        load_flat(head, mean_of(uploads, [upload.arrays["head"] for upload in uploads], aggregation))

@@ -1,0 +1,1 @@
+"""The pages drawn from run folders."""

@@ -1,0 +1,192 @@
+"""What a person sees of a run: live on a terminal, plain lines elsewhere, nothing but the end with --quiet."""
+
+import time
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, counted, difference_line, percent, size
+from nodes.server.events import Event
+
+
+class Display(Protocol):
+    """Watches the events of a run."""
+
+    def on_event(self, event: Event) -> None: ...
+    def close(self) -> None: ...
+
+
+class Quiet:
+    """Only what went wrong."""
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    def on_event(self, event: Event) -> None:
+        if warning := describe_trouble(event):
+            self._console.print(Text(warning, style="yellow"), soft_wrap=True)
+
+    def close(self) -> None:
+        pass
+
+
+class PlainLines(Quiet):
+    """One line a round, for logs and pipes."""
+
+    def on_event(self, event: Event) -> None:
+        super().on_event(event)
+        match event["event"]:
+            case "joined":
+                memory = event["pss_bytes_mean"] / 2**20
+                self._console.print(
+                    f"{counted(event['clients'], 'client')} joined in {event['seconds']:.1f} s, "
+                    f"{memory:.0f} MiB (PSS) each"
+                )
+            case "round_finished":
+                self._console.print(round_line(event), soft_wrap=True)
+
+
+class LiveView(Quiet):
+    """A progress bar with the accuracy, the bytes so far, and who is training now."""
+
+    def __init__(self, console: Console, num_rounds: int):
+        super().__init__(console)
+        self._training: set[int] = set()
+        self._started = time.monotonic()
+        self._status = "waiting for clients"
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+        )
+        self._task: TaskID = self._progress.add_task("joining", total=num_rounds, left="")
+        self._live = Live(self._view(), console=console, refresh_per_second=8, transient=True)
+
+    def on_event(self, event: Event) -> None:
+        # Not before the first event: by then all processes are forked, and a thread that draws cannot hurt them.
+        self._live.start()
+        super().on_event(event)
+        match event["event"]:
+            case "joined":
+                self._started = time.monotonic()
+                self._progress.update(self._task, description="training")
+            case "asked" if event["train"]:
+                self._training.add(event["client"])
+            case "answered" | "lost" | "left_out":
+                self._training.discard(event["client"])
+            case "collected" if event["train"]:
+                self._status = "the server is learning"
+            case "round_finished":
+                self._live.console.print(round_line(event), soft_wrap=True)
+                self._on_round(event)
+        if self._training:
+            self._status = f"training: {' '.join(map(str, sorted(self._training)))}"
+        self._live.update(self._view())
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _on_round(self, event: Event) -> None:
+        done = event["round"] + 1
+        total = int(self._progress.tasks[0].total or done)
+        elapsed = time.monotonic() - self._started
+        left = f"about {elapsed / done * max(total - done, 0):.0f} s left"
+        self._progress.update(self._task, completed=min(done, total), left=left)
+
+    def _view(self) -> RenderableType:
+        return Group(self._progress, Text(f"  {self._status}", style="dim"))
+
+
+def make_display(console: Console, num_rounds: int, *, quiet: bool) -> Display:
+    if quiet:
+        return Quiet(console)
+    return LiveView(console, num_rounds) if console.is_terminal else PlainLines(console)
+
+
+def round_line(event: Event) -> str:
+    accuracy = event.get("accuracy")
+    loss = event.get("train_loss")
+    parts = [
+        f"round {event['round']:>3}",
+        f"accuracy {percent(accuracy):>7}",
+        "evaluated" if loss is None else f"loss {loss:.4f}",
+    ]
+    if "wire_bytes_up" in event:
+        parts += [f"up {size(event['wire_bytes_up'])}", f"down {size(event['wire_bytes_down'])}"]
+    return "  ".join([*parts, f"{event['seconds']:.2f} s"])
+
+
+def describe_trouble(event: Event) -> str:
+    """A sentence for events that a person should hear of, an empty string for all others."""
+    match event["event"]:
+        case "lost":
+            reason = f": {event['reason']}" if event["reason"] else ""
+            return f"client {event['client']} was lost in round {event['round']}{reason}"
+        case "restored":
+            how = f"restored from round {event['round']}" if event["round"] >= 0 else "begins anew"
+            return f"client {event['client']} was started again and {how}"
+        case "starts_over":
+            return "the run has no checkpoint to go on from, so it starts over"
+        case "left_out":
+            return f"round {event['round']} goes on without client {event['client']}: {event['reason']}"
+        case "failed":
+            return f"the server failed: {event['reason']}"
+        case "refused" | "rejected":
+            return f"{event['event']}: {event['reason']}"
+    return ""
+
+
+def print_summary(console: Console, summary: dict[str, Any], folder: str) -> None:
+    """The closing table: accuracy by round, bytes at the four levels, the kernel's word, the folder."""
+    counts = f"{counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}"
+    title = f"{summary['method']} on {summary['dataset']}, {counts}"
+    console.print()
+    console.print(Text(title, style="bold"))
+    by_round = summary["accuracy_by_round"]
+    shown = _spread(list(by_round), 8)
+    console.print("accuracy by round: " + "  ".join(f"{r}: {percent(by_round[r])}" for r in shown), soft_wrap=True)
+    if summary["best_accuracy"] is not None:
+        console.print(
+            f"best accuracy {percent(summary['best_accuracy'])} in round {summary['best_round']}, "
+            f"last {percent(summary['final_accuracy'])}"
+        )
+    for name, found in summary["further_accuracies"].items():
+        console.print(
+            f"{FURTHER_ACCURACIES[name]}: best {percent(found['best'])} in round {found['best_round']}, "
+            f"last {percent(found['last'])}"
+        )
+    if "traffic" in summary:
+        console.print(_traffic_table(summary["traffic"]))
+        console.print(audit_line(summary["audit"]), soft_wrap=True)
+        for difference in summary["audit"]["differences"]:
+            console.print(Text(difference_line(difference), style="red"), soft_wrap=True)
+    if not summary["completed"]:
+        console.print(Text(f"stopped early: {summary['reason']}", style="red"), soft_wrap=True)
+    # As text: rich would take a folder's square brackets for a style.
+    console.print(Text(f"{summary['seconds']:.1f} s; results in {folder}"), soft_wrap=True)
+
+
+def _traffic_table(traffic: dict[str, dict[str, dict[str, int]]]) -> Table:
+    table = Table(title="communication", title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("elements", "payload bytes", "message bytes", "wire bytes"):
+        table.add_column(name, justify="right")
+    for purpose, ways in traffic.items():
+        for way, levels in ways.items():
+            if levels["wire_bytes"]:
+                table.add_row(f"{purpose} {way}", *(f"{value:,}" for value in levels.values()))
+    return table
+
+
+def _spread(items: list[str], most: int) -> list[str]:
+    """Evenly spread picks with the first and the last."""
+    if len(items) <= most:
+        return items
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

@@ -1,0 +1,1 @@
+"""The server: its program, its loop, and what the loop is made of."""

@@ -1,0 +1,199 @@
+"""Serving a run folder: from its experiment and an address to the summary of what was learned."""
+
+import ipaddress
+import logging
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsim import assembly
+from fedsim.errors import UserError
+from fedsim.models.groups import entries
+from fedsim.results.folder import RunFolder
+from fedsim.results.wording import FURTHER_ACCURACIES
+from nodes.checkpoint import Checkpoints, Manifest
+from nodes.server.accounts import audit_summary, traffic_summary
+from nodes.server.events import EventLog, Watcher
+from nodes.server.learner import Conductor, Row, use_server_device, use_server_threads
+from nodes.server.loop import Coordinator, Outcome
+from protocol import keys
+from protocol.addresses import host_of
+from protocol.errors import AddressUnusable
+from protocol.keys import KeyPair
+from protocol.limits import MEBIBYTE, Limits
+from protocol.transport import ServerSocket
+
+_LAST_WORDS_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Security:
+    """The server's own keys and who may join with which."""
+
+    keys: KeyPair
+    allowed: dict[str, int]
+
+
+def security_from(folder: Path) -> Security:
+    """The server's secret and the allow-list, both from one folder."""
+    return Security(keys.load_secret(folder, keys.SERVER), keys.load_allow_list(folder))
+
+
+def serve(
+    folder: RunFolder,
+    address: str,
+    *,
+    security: Security | None = None,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    on_bound: Callable[[str], None] = lambda address: None,
+) -> int:
+    """Run the experiment of a run folder to its end; returns the exit code."""
+    with folder.in_use():
+        return _serve(folder, address, security, resume, watcher, on_bound)
+
+
+def _serve(
+    folder: RunFolder,
+    address: str,
+    security: Security | None,
+    resume: bool,
+    watcher: Watcher | None,
+    on_bound: Callable[[str], None],
+) -> int:
+    experiment = folder.experiment()
+    started = time.monotonic()
+    use_server_threads(experiment)
+    limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
+    try:
+        federation = assembly.check(experiment)
+        conductor = Conductor(experiment, federation, folder, use_server_device(experiment))
+        manifest = _restore(conductor, folder) if resume else None
+        socket = ServerSocket(
+            address,
+            limits=limits,
+            keys=security.keys if security else None,
+            allowed=security.allowed if security else None,
+        )
+    except (AddressUnusable, UserError):
+        if not resume:
+            shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
+        raise
+    if resume:  # only now: nothing may be forgotten by a server that cannot begin
+        folder.forget_after(manifest.round if manifest else -1)
+    if not experiment.run.rehearsal:
+        folder.write_partition(*federation.class_counts())
+    on_bound(socket.address)
+    events = EventLog(folder.path / "events.jsonl", watcher)
+    try:
+        coordinator = Coordinator(conductor, socket, events, manifest)
+        _stop_on_signals(coordinator)
+        events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)
+        if resume and manifest is None:
+            events.say("starts_over")
+        outcome = coordinator.run()
+        summary = summarise(coordinator, outcome, time.monotonic() - started)
+        folder.write_summary(summary)
+        events.say("finished", summary=summary)
+    except Exception as error:
+        events.say("failed", reason=str(error) or type(error).__name__)
+        raise
+    finally:
+        events.close()
+        socket.close()
+    return 0 if outcome.completed and summary["audit_passed"] else 1
+
+
+def summarise(coordinator: Coordinator, outcome: Outcome, seconds: float) -> dict[str, Any]:
+    """The numbers of the closing table."""
+    conductor = coordinator.conductor
+    ready = [member.ready for member in coordinator.members.by_id.values() if member.ready]
+    audit = audit_summary(outcome.audits)
+    return {
+        **results_summary(conductor),
+        "completed": outcome.completed,
+        "reason": outcome.reason,
+        "seconds": seconds,
+        "start_seconds_max": max((item.start_seconds for item in ready), default=None),
+        "client_pss_bytes_mean": sum(item.pss_bytes for item in ready) / max(len(ready), 1),
+        "traffic": traffic_summary(coordinator.accounts.ledger),
+        "audit": audit,
+        "audit_passed": all(item["ended_early"] for item in audit["differences"]),
+    }
+
+
+def results_summary(conductor: Conductor) -> dict[str, Any]:
+    """What was learned: the papers report the best round."""
+    experiment = conductor.experiment
+    known = {name: _best_and_last(conductor.history, name) for name in ("accuracy", *FURTHER_ACCURACIES)}
+    clients = known.pop("accuracy")
+    return {
+        "method": experiment.method_name,
+        "dataset": experiment.data.dataset,
+        "model_group": experiment.model.group,
+        "architectures": [entry.name for entry in entries(experiment.model.group)],
+        "clients": experiment.run.clients,
+        "rounds": sum(1 for row in conductor.history if row["train_loss"] is not None),
+        "seed": experiment.run.seed,
+        "best_accuracy": clients.get("best"),
+        "best_round": clients.get("best_round"),
+        "final_accuracy": clients.get("last"),
+        "accuracy_by_round": {
+            str(row["round"]): row["accuracy"] for row in conductor.history if row["accuracy"] is not None
+        },
+        "further_accuracies": {name: found for name, found in known.items() if found},
+    }
+
+
+def _best_and_last(history: list[Row], name: str) -> dict[str, float | int]:
+    """The earliest best round, its share, and the last share; empty where nothing was measured."""
+    known = [(float(share), int(row["round"] or 0)) for row in history if (share := row.get(name)) is not None]
+    if not known:
+        return {}
+    best, best_round = max(known, key=lambda found: found[0])
+    return {"best": best, "best_round": best_round, "last": known[-1][0]}
+
+
+def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> None:
+    """Anyone who can reach a server without keys can join it: only this machine may, unless the user insists."""
+    host = host_of(address, listens=True)
+    if has_keys or insecure or host == "localhost":
+        return
+    try:
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass
+    raise UserError(
+        f"{address} can be reached from other machines and no keys are given; make keys with `fedsim keys new` "
+        "and pass --keys, or accept the risk with --insecure."
+    )
+
+
+def _restore(conductor: Conductor, folder: RunFolder) -> Manifest | None:
+    """Take up the last checkpoint; without one the run begins anew."""
+    summary = folder.summary()
+    if summary is not None and summary["completed"]:
+        raise UserError(f"the run in {folder.path} is complete; there is nothing left to go on with.")
+    loaded = Checkpoints(folder.checkpoints).load()
+    if loaded is None:
+        return None
+    manifest, state = loaded
+    conductor.load_state(state, manifest.history)
+    return manifest
+
+
+def _stop_on_signals(coordinator: Coordinator) -> None:
+    def stop(number: int, frame: object) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM, or the launcher has died"
+        logging.getLogger("server").warning("stopping: %s", name)
+        signal.alarm(_LAST_WORDS_SECONDS)  # kills us if the results so far take longer than this to write
+        coordinator.request_stop(f"the run was stopped ({name})")
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, stop)

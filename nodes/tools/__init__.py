@@ -1,0 +1,1 @@
+"""What commands do besides running one experiment."""

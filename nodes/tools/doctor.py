@@ -1,0 +1,196 @@
+"""What an installation needs, looked at one thing after the other; every problem comes with what to do."""
+
+import importlib
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+import psutil
+
+from fedsim.errors import UserError
+from nodes.launchers.processes import cores
+from protocol.kernel import read_counters
+
+Level = Literal["ok", "note", "problem"]
+
+PACKAGES = (
+    *("click", "jinja2", "matplotlib", "msgpack", "msgspec", "numpy", "pillow", "psutil", "pyzmq", "rich"),
+    *("safetensors", "scikit-learn", "scipy", "threadpoolctl", "tomli-w", "torch", "torchvision"),
+)
+_OLDEST_PYTHON = (3, 11)
+_GIBIBYTE = 1 << 30
+_LEAST_MEMORY_BYTES = 2 * _GIBIBYTE
+_FILES_PER_CLIENT = 4
+"""Descriptors that the server and the launcher need for each client, generously."""
+_PROBE = b"x" * 1000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. A note is good to know; with a problem, runs fail."""
+
+    what: str
+    level: Level
+    text: str
+    remedy: str = ""
+
+
+def examine(port: int = 0, data_dir: str = "") -> Iterator[Finding]:
+    """All findings, in the order in which they should be mended."""
+    yield from check_python()
+    yield from check_packages(PACKAGES)
+    yield from check_imports()
+    yield from check_gpus()
+    yield from check_machine()
+    yield from check_cache()
+    yield from check_data(data_dir)
+    yield from check_port(port)
+    yield from check_counters()
+
+
+def check_python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < _OLDEST_PYTHON:
+        oldest = ".".join(map(str, _OLDEST_PYTHON))
+        yield Finding("python", "problem", version, f"install Python {oldest} or newer")
+    else:
+        yield Finding("python", "ok", version)
+
+
+def check_packages(names: tuple[str, ...]) -> Iterator[Finding]:
+    found, missing = [], []
+    for name in names:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        yield Finding("packages", "problem", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    yield Finding("packages", "ok", ", ".join(found))
+
+
+def check_imports() -> Iterator[Finding]:
+    from fedsim.compat import import_torchvision
+
+    loaders: dict[str, Callable[[], object]] = {
+        "torch": lambda: importlib.import_module("torch"),
+        "torchvision": import_torchvision,
+        "zmq": lambda: importlib.import_module("zmq"),
+    }
+    for name, load in loaders.items():
+        try:
+            module = load()
+        except Exception as error:  # a broken library fails in its own way
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            yield Finding(name, "problem", f"cannot be imported: {reason}", f"install {name} again")
+            continue
+        yield Finding(name, "ok", f"{getattr(module, '__version__', '')} imported")
+    import zmq
+
+    if zmq.has("curve"):
+        yield Finding("encryption", "ok", f"libzmq {zmq.zmq_version()} has CURVE")
+    else:
+        yield Finding("encryption", "note", "libzmq has no CURVE", "install pyzmq from PyPI to use keys")
+
+
+def check_gpus() -> Iterator[Finding]:
+    import torch
+
+    from nodes.launchers.placement import visible_gpus
+
+    gpus = visible_gpus(dict(os.environ))
+    if gpus and not torch.version.cuda:
+        yield Finding(
+            "gpu", "note", f"{len(gpus)} GPUs, but torch is built for the CPU", "install torch with CUDA"
+        )
+    elif gpus:
+        yield Finding("gpu", "ok", f"{len(gpus)} GPUs, torch with CUDA {torch.version.cuda}")
+    else:
+        yield Finding("gpu", "note", "none; clients train on the cores")
+
+
+def check_machine() -> Iterator[Finding]:
+    available = psutil.virtual_memory().available
+    text = f"{len(cores())} cores, {available / _GIBIBYTE:.1f} GiB of memory free"
+    if available < _LEAST_MEMORY_BYTES:
+        least = _LEAST_MEMORY_BYTES // _GIBIBYTE
+        yield Finding("machine", "note", text, f"below {least} GiB use few clients and small models")
+    else:
+        yield Finding("machine", "ok", text)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    clients = "any number of" if limit == resource.RLIM_INFINITY else f"about {limit // _FILES_PER_CLIENT}"
+    yield Finding("open files", "ok", f"enough for {clients} clients; raise with ulimit -n")
+
+
+def check_cache() -> Iterator[Finding]:
+    from fedsim.data.cache import cache_folder, locked
+
+    try:
+        with locked(cache_folder() / "doctor.lock"):
+            pass
+        (cache_folder() / "doctor.lock").unlink()
+    except UserError as error:
+        yield Finding("cache", "problem", str(error), "set FEDSIM_CACHE to a folder that can be written")
+    else:
+        yield Finding("cache", "ok", str(cache_folder()))
+
+
+def check_data(data_dir: str = "") -> Iterator[Finding]:
+    from fedsim.data import sources
+    from fedsim.data.sources.download import DOWNLOADS
+
+    embedded = ", ".join(sorted(sources.SYNTHETIC))
+    yield Finding("data", "ok", f"{embedded} need no files")
+    for name, known in sources.KNOWN.items():
+        try:
+            found = sources.find_here(name, data_dir)
+        except UserError as error:
+            yield Finding(f"data {name}", "note", str(error), "fetch it again")
+            continue
+        if found:
+            where = found.files[0] if found.files else "embedded"
+            yield Finding(f"data {name}", "ok", str(where))
+        else:
+            download = "a run downloads it, or " if name in DOWNLOADS else ""
+            yield Finding(f"data {name}", "note", "not here", download + known.remedy.format(name=name))
+
+
+def check_port(port: int = 0) -> Iterator[Finding]:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+            yield Finding("port", "ok", f"127.0.0.1:{probe.getsockname()[1]} can be bound")
+    except OSError as error:
+        yield Finding(
+            "port", "problem", f"127.0.0.1:{port} cannot be bound: {error.strerror}", "choose another with --port"
+        )
+
+
+def check_counters() -> Iterator[Finding]:
+    """A thousand bytes through the loopback: does the kernel count them?"""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as sender:
+            receiver, _ = listener.accept()
+            with receiver:
+                sender.sendall(_PROBE)
+                received = 0
+                while received < len(_PROBE):
+                    received += len(receiver.recv(len(_PROBE)))
+                counters = read_counters(receiver.fileno())
+    if counters is None:
+        remedy = "runs work, but bytes are not checked; use Linux 4.19 or newer"
+        yield Finding("kernel", "note", "no TCP byte counters", remedy)
+    elif counters.received != len(_PROBE):
+        yield Finding(
+            "kernel", "problem", f"counts {counters.received} of {len(_PROBE)} bytes", "report this kernel"
+        )
+    else:
+        yield Finding("kernel", "ok", "counts the bytes of TCP connections (TCP_INFO)")

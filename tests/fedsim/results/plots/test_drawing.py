@@ -1,0 +1,71 @@
+"""What pictures share: labels that do not overlap, and SVGs that follow a page's theme."""
+
+import re
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fedsim.results.plots import drawing
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ([0, 100], [0, 100]),  # far apart: where they want to be
+        ([50, 50], [45, 55]),  # centred on the mean of what they want
+        ([0, 1, 2, 100], [-9, 1, 11, 100]),
+        ([0, 12, 14], [-1.333333, 8.666667, 18.666667]),  # the two upper ones push the lowest
+    ],
+)
+def test_labels_keep_their_distance(wanted, expected):
+    assert drawing._spread_apart(wanted, 10) == pytest.approx(expected)
+
+
+def test_labels_of_lines_stand_apart_in_the_picture():
+    with drawing.style():
+        figure = drawing.new_figure()
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 100])
+        drawing.label_ends(axes, [(1, 50, "b", "k"), (1, 49.9, "a", "k"), (1, 90, "c", "k")], size=8)
+        figure.draw_without_rendering()
+        heights = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    assert heights["a"].y1 <= heights["b"].y0 and heights["b"].y1 < heights["c"].y0
+    wanted = axes.transData.transform((1, 90))[1]
+    assert (heights["c"].y0 + heights["c"].y1) / 2 == pytest.approx(wanted, abs=3)  # it has no neighbour
+
+
+def test_thirty_two_lines_look_different():
+    looks = [tuple(drawing.series_style(index).values()) for index in range(33)]
+    assert len(set(looks)) == 32 and looks[32] == looks[0]
+
+
+def test_an_svg_for_a_page_has_its_own_ids_and_the_page_s_colours(tmp_path):
+    figure = Figure()
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1], color=drawing.PALETTE[1])
+    axes.fill_between([0, 1], [0, 1], color="#123456")
+    _, path = drawing.save(figure, tmp_path / "some")
+    svg = drawing.themed(path.read_text(), "one")
+    assert svg.startswith("<svg") and "viewBox" in svg
+    assert not re.search(r'<svg[^>]* (width|height)="', svg)
+    ids = re.findall(r'\bid="([^"]*)"', svg)
+    used = re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', svg)
+    assert ids and all(name.startswith("one-") for name in ids)
+    assert used and {a or b for a, b in used} <= set(ids)
+    assert "stroke: var(--c1)" in svg and "fill: var(--paper)" in svg
+    assert "#123456" in svg and drawing.PALETTE[1] not in svg
+
+
+def test_colours_of_the_page_are_defined_for_both_themes():
+    from importlib.resources import files
+
+    css = (files("fedsim.results.report") / "templates" / "style.css").read_text()
+    light, dark = css.split("prefers-color-scheme: dark")
+    for name in {*drawing._THEMED.values(), "back", "line"}:
+        assert f"--{name}:" in light and f"--{name}:" in dark
+    for colour, name in drawing._THEMED.items():
+        if name != "muted":  # letters of the page are a little darker than the ticks of a picture
+            assert f"--{name}: {colour};" in light
+    luminances = [np.mean([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) for colour in drawing.PALETTE]
+    assert max(luminances) < 200  # all show on white

@@ -1,0 +1,236 @@
+"""Pictures of a run: the numbers behind them, that each is drawn, and that none is without its data."""
+
+import re
+
+import numpy as np
+import pytest
+from made_run import make_run
+from PIL import Image
+
+from fedsim.results.folder import RunFolder
+from fedsim.results.load import load
+from fedsim.results.plots import accuracy as accuracy_plots
+from fedsim.results.plots import drawing
+from fedsim.results.plots import gallery as plots
+from fedsim.results.plots import metrics as metric_plots
+from fedsim.results.plots import prototypes as prototype_plots
+from fedsim.results.plots import timing as timing_plots
+from fedsim.results.plots import traffic as traffic_plots
+from fedsim.results.plots.data import partition_counts
+
+ALL = {plot.name for plot in plots.PLOTS}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return make_run(tmp_path / "run")
+
+
+@pytest.fixture
+def run(path):
+    return load(path)
+
+
+def words(svg):
+    """matplotlib notes every text beside its glyphs."""
+    return set(re.findall(r"<!-- (.*?) -->", svg.read_text()))
+
+
+# ------------------------------------------------------------------------------------------- numbers behind them
+
+
+def test_bytes_until_an_accuracy_was_measured(run):
+    """Round 0: headers down. Round 1: all of round 0, then what comes down. No handshakes."""
+    first = 3 * 10
+    second = 3 * (10 + 10 + 100) + 3 * (10 + 400)
+    third = second + 3 * (10 + 100) + 3 * (10 + 400)
+    assert accuracy_plots.bytes_until(run) == {0: first, 1: second, 2: third}
+
+
+def test_what_only_evaluates_others_is_not_the_method_s_cost(path):
+    text = (path / "ledger.csv").read_text()
+    (path / "ledger.csv").write_text(text.replace("1,2,down,method", "1,2,down,evaluation"))
+    before = 3 * (10 + 10 + 100) + 3 * (10 + 400)
+    assert accuracy_plots.bytes_until(load(path))[1] == before - 410
+
+
+def test_client_accuracies(run):
+    clients, rounds, shares_MR = accuracy_plots.client_accuracies(run)
+    assert clients.tolist() == [0, 1, 2] and rounds.tolist() == [1, 2]  # nobody was tested in round 0
+    np.testing.assert_allclose(shares_MR, [[1 / 4, 3 / 4], [2 / 4, 1], [1 / 5, 2 / 5]])
+    bands = accuracy_plots.client_bands(run)
+    np.testing.assert_allclose(bands[0], [1, 0.205, 0.475])  # a tenth of the way from one client to the next
+
+
+def test_payloads_are_sorted_by_meaning_then_size(run):
+    assert traffic_plots.payload_bytes(run) == {
+        "prototypes": {"up": 600, "down": 2400},
+        "handshake": {"up": 150, "down": 150},
+        "header": {"up": 90, "down": 90},
+    }
+    assert list(traffic_plots.payload_bytes(run)) == ["prototypes", "handshake", "header"]
+
+
+def test_the_parts_of_a_round_add_up_to_its_length(run):
+    parts = timing_plots.seconds(run)
+    assert {name: values[0] for name, values in parts.items()} == {
+        "train": 1.0,
+        "evaluate": 0.25,
+        "other": 0.25,  # receive and upload
+        "wire": 0.5,  # of a round trip of 2 s
+        "wait": 2.5,
+        "server": 0.5,
+    }
+    np.testing.assert_allclose(sum(parts.values()), 5.0)
+    rounds, means = timing_plots.means(run, "round")
+    assert rounds.tolist() == [0, 1, 2] and means["train"].tolist() == [1.0, 1.0, 0.0]
+
+
+def test_in_one_process_there_is_no_wire(tmp_path):
+    parts = timing_plots.seconds(load(make_run(tmp_path / "run", wire=False)))
+    assert not parts["wire"].any() and parts["server"].any()
+    np.testing.assert_allclose(sum(parts.values()), 5.0)
+
+
+def test_margins_of_clients_and_of_what_they_use(run):
+    """A client with one class has no margin; the global ones are multiplied by ten as clients do."""
+    assert prototype_plots.margins_by_round(run)[1] == {
+        "client_mean": 2.0,
+        "client_max": 4.0,
+        "global_mean": 20.0,
+        "global_max": 30.0,
+    }
+
+
+def test_the_best_client_of_each_class():
+    margins_N, classes_N = np.array([1, np.nan, 5, 2.0]), np.array([0, 1, 0, 3])
+    best_C = prototype_plots.best_client_margins(margins_N, classes_N, 4)
+    np.testing.assert_array_equal(best_C, [5, np.nan, np.nan, 2])
+
+
+@pytest.mark.parametrize("embed", [prototype_plots.pca, prototype_plots.t_sne])
+def test_maps_keep_groups_together(embed):
+    draw = np.random.default_rng(0)
+    centres = np.repeat(20 * np.eye(3, 8), 10, axis=0)
+    points_N2 = embed((centres + draw.normal(size=(30, 8))).astype(np.float32))
+    distances_NN = np.linalg.norm(points_N2[:, None] - points_N2, axis=2) + 1e9 * np.eye(30)
+    assert points_N2.shape == (30, 2)
+    assert (distances_NN.argmin(axis=1) // 10 == np.arange(30) // 10).all()
+
+
+@pytest.mark.parametrize("num", [3, 4])
+def test_maps_of_a_few_points(num):
+    vectors_NK = np.arange(num, dtype=np.float32)[:, None]
+    for embed in (prototype_plots.pca, prototype_plots.t_sne):
+        assert np.isfinite(embed(vectors_NK)).all()
+
+
+def test_of_too_many_prototypes_those_of_some_clients_are_shown():
+    clients_N = np.repeat(np.arange(50), 9)
+    shown = prototype_plots._some_clients(clients_N, 100)
+    picked = np.unique(clients_N[shown])
+    assert 80 < shown.sum() <= 100 and all((clients_N[shown] == client).sum() == 9 for client in picked)
+    assert picked[0] == 0 and picked[-1] == 49
+    assert prototype_plots._some_clients(clients_N, 450).all()
+
+
+def test_numbers_of_one_quantity_share_a_panel(run):
+    panels = metric_plots.panels(run)
+    assert {name: list(lines) for name, lines in panels.items()} == {
+        "train_loss": [""],
+        "server_loss": ["first", ""],  # margins have a picture of their own
+    }
+    assert panels["server_loss"][""][1].tolist() == [3.0, 2.0]
+
+
+def test_the_partition_as_a_matrix(run):
+    assert partition_counts(run).tolist() == [[8, 5, 0], [0, 13, 0], [6, 6, 5]]
+
+
+# ------------------------------------------------------------------------------------------------ the pictures
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("drawn")
+    path = make_run(folder / "run")
+    return {picture.name: picture for picture in plots.draw_run(load(path), path / "plots")}
+
+
+def test_every_picture_that_has_data_is_drawn(drawn):
+    assert set(drawn) == ALL - {"generated_images"}
+
+
+@pytest.mark.parametrize("name", sorted(ALL - {"generated_images"}))
+def test_a_picture_is_a_png_and_an_svg_with_something_on_it(drawn, name):
+    picture = drawn[name]
+    assert (picture.png.name, picture.svg.name) == (f"{name}.png", f"{name}.svg")
+    with Image.open(picture.png) as image:
+        colours = image.convert("RGB").getcolors(1 << 24)
+        num_pixels = image.width * image.height
+    assert num_pixels > 100_000 and len(colours) > 20
+    white = next(number for number, colour in colours if colour == (255, 255, 255))
+    assert 0.05 < white / num_pixels < 0.995
+    assert len(words(picture.svg)) > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("accuracy_by_round", {"all samples 69.2 %", "mean client 71.7 %"}),
+        ("accuracy_of_clients", {"75", "100", "40"}),
+        ("traffic", {"prototypes", "up 600 B (71.4 %)", "down 2.40 kB (90.9 %)"}),
+        ("margins", {"clients, mean", "clients, largest", "global, mean", "global, largest"}),
+        ("prototype_map", {"PCA, round 1", "t-SNE, round 1", "0", "1", "2"}),
+        ("server_margins", {"margin ξ of the class", "0", "1", "2"}),
+        ("public_map", {"round 0", "round 1", "0", "1", "2"}),
+        ("metrics", {"train loss", "server loss", "first", "end"}),
+    ],
+)
+def test_what_is_written_in_a_picture(drawn, name, texts):
+    assert texts <= words(drawn[name].svg)
+
+
+def test_the_kernel_s_word_is_in_the_picture_of_the_traffic(drawn):
+    sentence = "the kernel agrees to the byte on 3 of 3 connections, in both directions"
+    assert sentence in words(drawn["traffic"].svg)
+
+
+@pytest.mark.parametrize("name", ["prototype_map", "traffic"])
+def test_a_picture_is_the_same_bytes_every_time(drawn, run, tmp_path, name):
+    plot = next(plot for plot in plots.PLOTS if plot.name == name)
+    with drawing.style():
+        again = plot.draw(run, tmp_path / name)
+    assert [path.read_bytes() for path in again] == [drawn[name].png.read_bytes(), drawn[name].svg.read_bytes()]
+
+
+def test_without_data_nothing_is_drawn(tmp_path, run):
+    folder = RunFolder.create(tmp_path / "bare", run.experiment)
+    row = dict.fromkeys(("accuracy", "pooled_accuracy", "client_mean_accuracy", "train_loss"))
+    folder.add_metrics({"round": 0, **row, "correct": 0, "tested": 0, "clients": 3})
+    assert plots.draw_run(load(folder.path), tmp_path / "plots") == []
+    assert not (tmp_path / "plots").exists()
+
+
+# ------------------------------------------------------------------------------------------------- comparisons
+
+
+def test_several_runs_in_one_picture(tmp_path):
+    runs = {name: load(make_run(tmp_path / name)) for name in ("one", "two")}
+    runs["alone"] = load(make_run(tmp_path / "alone", wire=False))
+    drawn = {picture.name: words(picture.svg) for picture in plots.draw_comparison(runs, tmp_path / "plots")}
+    assert set(drawn) == {"accuracy_by_round", "accuracy_by_bytes", "margins"}
+    assert {"one 69.2", "two 69.2", "alone 69.2"} <= drawn["accuracy_by_round"]
+    assert {"one 69.2", "two 69.2"} <= drawn["accuracy_by_bytes"] and "alone 69.2" not in drawn[
+        "accuracy_by_bytes"
+    ]
+    assert {"one", "two"} <= drawn["margins"]
+
+
+def test_a_wide_range_of_costs_is_drawn_on_a_logarithmic_axis(tmp_path):
+    cheap, dear = make_run(tmp_path / "cheap"), make_run(tmp_path / "dear")
+    text = (dear / "ledger.csv").read_text()
+    (dear / "ledger.csv").write_text(text.replace(",400\n", ",400000\n"))
+    runs = {path.name: load(path) for path in (cheap, dear)}
+    _, svg = accuracy_plots.draw_comparison_by_bytes(runs, tmp_path / "plots" / "bytes")
+    assert {"10 kB", "100 kB", "1 MB"} <= words(svg)

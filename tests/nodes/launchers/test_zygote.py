@@ -1,0 +1,48 @@
+"""A host of clients: which code it ends with, and what it adds to what the clients say themselves."""
+
+from pathlib import Path
+
+import pytest
+from commands import Command, Start
+
+PROBE = """
+import os, signal, sys
+from nodes.launchers import zygote
+
+ends = {0: lambda: 0, 1: lambda: 1, 3: lambda: 3, 4: lambda: 4, 9: lambda: os.kill(os.getpid(), signal.SIGKILL)}
+host = zygote.Host(lambda client: zygote.fork(ends[client]), max_restarts=1, own_logs=sys.argv[1] == "own")
+sys.exit(host.run(map(int, sys.argv[2:])))
+"""
+
+
+@pytest.fixture
+def host(python: Start, tmp_path: Path):
+    """`host("own", 3, 4)`: clients that end with the code of their id; 9 is killed, again and again."""
+    (tmp_path / "probe.py").write_text(PROBE)
+
+    def run(logs: str, *clients: int) -> Command:
+        command = python(tmp_path / "probe.py", logs, *map(str, clients))
+        command.wait()
+        return command
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("clients", "code"),
+    [((0, 0), 0), ((3,), 3), ((4, 4), 4), ((0, 3), 3), ((3, 4), 4), ((4, 1, 3, 0), 4), ((9,), 1), ((9, 3), 3)],
+)
+def test_a_host_ends_with_the_largest_code_of_its_clients(host, clients, code):
+    assert host("shared", *clients).code == code
+
+
+def test_a_client_that_has_said_why_it_ended_is_not_spoken_for(host):
+    assert host("shared", 1, 3, 4).stderr == ""
+    assert host("own", 3, 0).stderr == "client 3 exited with code 3\n"
+
+
+def test_a_client_that_was_killed_could_not_say_anything(host):
+    assert host("shared", 9).stderr.splitlines() == [
+        "client 9 was killed by signal 9 (SIGKILL); starting it again",
+        "client 9 was killed by signal 9 (SIGKILL)",
+    ]

@@ -1,0 +1,251 @@
+"""The round as a state machine: who is asked when, what counts, who is waited for, worked out by hand."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodes.server.rounds import Ask, Place, Round, State, Timing
+
+PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=150)
+DEADLINE, REJOIN = 10.0, 4.0
+TWO_CORES = Place("host", 2)
+
+
+def make_round(cohort, others=(), *, places=None, lost_since=None, expected=None, quorum=0.5, now=0.0) -> Round:
+    everyone = (*cohort, *others)
+    return Round(
+        cohort=cohort,
+        others=others,
+        places=dict.fromkeys(everyone, TWO_CORES) if places is None else places,
+        lost_since=lost_since or {},
+        expected_seconds=expected or {},
+        quorum=quorum,
+        timing=Timing(DEADLINE, REJOIN),
+        now=now,
+    )
+
+
+def play(current: Round, now: float = 0.0) -> list[int]:
+    """Everyone answers as soon as asked, first asked first; returns the order of the questions."""
+    order, pending = [], []
+    while not current.done:
+        pending += current.asks(now)
+        ask = pending.pop(0)
+        order.append(ask.client)
+        assert current.on_answer(ask.client, ask.attempt, now)
+    return order
+
+
+# ------------------------------------------------------------------------------------------ who is asked when
+
+
+def test_the_longest_expected_is_asked_first():
+    current = make_round([0, 1, 2, 3], expected={0: 1.0, 1: 7.0, 2: 3.0, 3: 5.0})
+    assert current.asks(0.0) == [Ask(1, 0, 0), Ask(3, 0, 1)]
+    assert current.asks(0.0) == []  # both slots are taken
+    assert current.on_answer(3, 0, 1.0)
+    assert current.asks(1.0) == [Ask(2, 0, 1)]  # into the slot that became free
+    assert current.on_answer(1, 0, 2.0)
+    assert current.asks(2.0) == [Ask(0, 0, 0)]
+
+
+def test_the_cohort_goes_before_the_others_and_ties_go_by_id():
+    current = make_round([5, 4], [1, 0, 2], expected={0: 90.0, 1: 80.0, 2: 80.0, 4: 1.0, 5: 1.0})
+    assert play(current) == [4, 5, 0, 1, 2]
+
+
+def test_a_client_of_unknown_length_may_be_the_longest():
+    assert play(make_round([0, 1, 2], expected={0: 5.0, 2: 50.0})) == [1, 2, 0]
+
+
+def test_each_place_has_slots_of_its_own():
+    places = {0: Place("a", 1), 1: Place("a", 1), 2: Place("b", 2), 3: Place("b", 2), 4: Place("b", 2)}
+    current = make_round(range(5), places=places)
+    assert current.asks(0.0) == [Ask(0, 0, 0), Ask(2, 0, 0), Ask(3, 0, 1)]
+    assert current.in_state(State.WAITING) == [1, 4]
+
+
+@given(
+    cohort_size=st.integers(0, 12),
+    num_others=st.integers(0, 12),
+    slots=st.integers(1, 5),
+    seconds=st.lists(st.floats(0, 1e6), min_size=24, max_size=24),
+)
+@PROPERTY
+def test_the_order_is_that_of_a_sorted_list(cohort_size, num_others, slots, seconds):
+    cohort, others = range(cohort_size), range(cohort_size, cohort_size + num_others)
+    places = dict.fromkeys((*cohort, *others), Place("host", slots))
+    expected = dict(enumerate(seconds))
+    longest_first = [sorted(group, key=lambda c: (-expected[c], c)) for group in (cohort, others)]
+    current = make_round(cohort, others, places=places, expected=expected)
+    assert play(current) == longest_first[0] + longest_first[1]
+
+
+def test_nobody_to_ask_is_a_round_that_is_over():
+    current = make_round([], [])
+    assert current.done and current.asks(0.0) == [] and current.next_deadline() == math.inf
+    assert current.verdict().has_quorum
+
+
+# ---------------------------------------------------------------------------------------------- what counts
+
+
+def test_an_answer_counts_once():
+    current = make_round([0])
+    assert not current.on_answer(0, 0, 0.0)  # before the question
+    current.asks(0.0)
+    assert current.on_answer(0, 0, 1.0)
+    assert not current.on_answer(0, 0, 2.0)
+    assert current.done
+
+
+def test_an_answer_to_an_older_question_does_not_count():
+    current = make_round([0])
+    current.asks(0.0)
+    current.on_return(0, 1.0)  # a new connection before the old one was known to be lost
+    assert current.in_state(State.WAITING) == [0]
+    assert current.asks(1.0) == [Ask(0, 1, 0)]
+    assert not current.on_answer(0, 0, 2.0)
+    assert not current.done
+    assert current.on_answer(0, 1, 2.0)
+
+
+def test_an_answer_after_the_deadline_does_not_count():
+    current = make_round([0, 1])
+    current.asks(0.0)
+    assert current.on_answer(1, 0, 3.0)
+    assert current.expire(DEADLINE - 0.01) == {}
+    assert current.expire(DEADLINE) == {0: "late (10 s)"}
+    assert not current.on_answer(0, 0, 11.0)
+    verdict = current.verdict()
+    assert (verdict.answered, verdict.missing) == ([1], {0: "late (10 s)"})
+
+
+def test_strangers_change_nothing():
+    current = make_round([0])
+    current.asks(0.0)
+    assert not current.on_answer(7, 0, 1.0)
+    current.on_lost(7, 1.0)
+    current.on_return(7, 1.0)
+    current.drop(7, "?", 1.0)
+    assert current.in_state(State.ASKED) == [0] and current.verdict().missing == {}
+
+
+def test_the_deadline_starts_with_the_question_not_with_the_round():
+    current = make_round([0, 1, 2])
+    current.asks(0.0)
+    assert current.on_answer(0, 0, 8.0)
+    assert current.asks(8.0) == [Ask(2, 0, 0)]
+    assert current.expire(DEADLINE) == {1: "late (10 s)"}
+    assert current.next_deadline() == 8.0 + DEADLINE
+    assert current.on_answer(2, 0, 17.9)
+    assert current.done
+
+
+def test_a_late_client_frees_its_slot():
+    current = make_round([0, 1, 2])
+    current.asks(0.0)
+    assert current.on_answer(0, 0, 1.0) and current.asks(1.0) == [Ask(2, 0, 0)]
+    current.expire(DEADLINE)
+    assert current.asks(DEADLINE) == []  # nobody waits any more, yet nothing is lost
+    assert current.on_answer(2, 0, 10.5) and current.done
+
+
+# ----------------------------------------------------------------------------------------- lost and returned
+
+
+def test_a_lost_client_frees_its_slot_and_is_asked_again_when_it_returns():
+    current = make_round([0, 1, 2], expected={0: 3.0, 1: 2.0, 2: 1.0})
+    current.asks(0.0)
+    current.on_lost(0, 1.0)
+    assert current.asks(1.0) == [Ask(2, 0, 0)]
+    assert not current.on_answer(0, 0, 1.5)  # last words of a connection that has closed
+    current.on_return(0, 2.0)
+    assert current.asks(2.0) == []  # its slot is taken by now
+    assert current.on_answer(1, 0, 3.0)
+    assert current.asks(3.0) == [Ask(0, 1, 1)]
+    assert current.on_answer(0, 1, 4.0) and current.on_answer(2, 0, 4.0)
+    assert current.verdict().answered == [0, 1, 2]
+
+
+def test_a_lost_client_is_waited_for_as_long_as_it_may_take_to_rejoin():
+    current = make_round([0, 1])
+    current.asks(0.0)
+    current.on_lost(0, 1.0)
+    assert current.on_answer(1, 0, 2.0)
+    assert not current.done and current.next_deadline() == 1.0 + REJOIN
+    assert current.expire(1.0 + REJOIN) == {0: "lost for 4 s"}
+    assert current.done
+    current.on_return(0, 6.0)  # too late for this round
+    assert current.done and current.asks(6.0) == []
+
+
+def test_the_wait_for_a_client_starts_when_it_was_lost_even_before_the_round():
+    current = make_round([0, 1], lost_since={0: -3.0})
+    assert current.asks(0.0) == [Ask(1, 0, 0)]
+    assert current.expire(0.9) == {}
+    assert current.expire(1.0) == {0: "lost for 4 s"}
+
+
+def test_a_client_that_never_joined_is_not_waited_for():
+    current = make_round([0, 1], places={1: TWO_CORES})
+    assert current.asks(0.0) == [Ask(1, 0, 0)]
+    assert current.on_answer(1, 0, 1.0) and current.done
+    assert current.verdict().missing == {0: "never joined"}
+
+
+def test_a_client_that_has_answered_cannot_be_lost():
+    current = make_round([0])
+    current.asks(0.0)
+    assert current.on_answer(0, 0, 1.0)
+    current.on_lost(0, 2.0)
+    current.on_return(0, 3.0)
+    current.drop(0, "too late for a reason", 4.0)
+    assert current.done and current.verdict().missing == {}
+
+
+def test_a_dropped_client_frees_its_slot_and_keeps_its_reason():
+    current = make_round([0, 1, 2])
+    current.asks(0.0)
+    current.drop(1, "broke the contract", 1.0)
+    current.drop(1, "another reason", 2.0)
+    current.on_return(1, 2.0)
+    assert current.asks(2.0) == [Ask(2, 0, 1)]
+    assert current.verdict().missing == {1: "broke the contract"}
+
+
+# --------------------------------------------------------------------------------------------------- quorum
+
+
+@pytest.mark.parametrize(
+    ("quorum", "cohort_size", "needed"),
+    [
+        (0.5, 10, 5),
+        (0.5, 3, 2),
+        (0.5, 1, 1),
+        (1.0, 7, 7),
+        (0.01, 20, 1),
+        (0.2, 5, 1),
+        (0.55, 100, 55),  # 55.00000000000001 in binary
+        (0.07, 100, 7),
+        (1e-12, 100, 1),
+    ],
+)
+def test_quorum_is_the_share_of_the_cohort_rounded_up(quorum, cohort_size, needed):
+    for answers in (needed - 1, needed):
+        current = make_round(range(cohort_size), quorum=quorum)
+        for client in range(cohort_size):
+            if client >= answers:
+                current.drop(client, "gone", 0.0)
+        play(current)
+        assert current.verdict().has_quorum == (answers == needed), (answers, needed)
+
+
+def test_others_do_not_count_towards_the_quorum():
+    current = make_round([0, 1], [2, 3, 4], quorum=1.0)
+    current.drop(0, "gone", 0.0)
+    play(current)
+    verdict = current.verdict()
+    assert verdict.answered == [1, 2, 3, 4] and not verdict.has_quorum

@@ -1,0 +1,78 @@
+"""What a batch takes for the same run, for a finished one and for one to go on with."""
+
+import pytest
+
+from fedsim.config import build
+from fedsim.errors import UserError
+from fedsim.results.folder import RunFolder
+from nodes.tools.batch import folder_of, identity, parse_seeds, prepare, state_of
+
+
+def experiment(**sections):
+    return build([{"method": {"name": "fedproto"}}, sections])
+
+
+def test_only_what_changes_a_result_makes_another_run():
+    same = experiment()
+    assert identity(experiment(cluster={"slots": 1, "checkpoint_every": 3})) == identity(same)
+    assert identity(experiment(data={"data_dir": "/elsewhere"})) == identity(same)
+    assert identity(experiment(train={"lr": 0.01})) == identity(same), "a default that is written out"
+    for other in ({"run": {"seed": 2}}, {"train": {"lr": 0.02}}, {"method": {"prototype_weight": 1}}):
+        assert identity(experiment(**other)) != identity(same)
+
+
+def test_a_generator_is_known_by_its_name_wherever_it_lies():
+    here, there = (build([{"method": {"name": "fedktl", "generator": path}}]) for path in ("g.pkl", "/a/b/g.pkl"))
+    assert identity(here) == identity(there)
+
+
+def test_a_folder_says_what_it_holds(tmp_path):
+    path = folder_of(tmp_path, experiment(data={"dataset": "some/own data.npz"}, run={"seed": 7}))
+    assert path.parent == tmp_path
+    assert path.name.startswith("fedproto-own-data.npz-seed7-")
+
+
+def test_checkpoints_are_on_unless_the_user_chose():
+    assert prepare(experiment(run={"rounds": 1000})).cluster.checkpoint_every == 50
+    assert prepare(experiment(run={"rounds": 10})).cluster.checkpoint_every == 5
+    assert prepare(experiment(cluster={"checkpoint_every": 2})).cluster.checkpoint_every == 2
+
+
+def test_states(tmp_path):
+    wanted = experiment()
+    path = folder_of(tmp_path, wanted)
+    assert state_of(path, wanted) == "new"
+    path.mkdir()
+    (path / "half").write_text("left before the config was written")
+    assert state_of(path, wanted) == "new" and not path.exists()
+    folder = RunFolder.create(path, prepare(wanted))
+    assert state_of(path, wanted) == "begun"
+    folder.write_summary({"completed": False})
+    assert state_of(path, wanted) == "begun"
+    folder.write_summary({"completed": True})
+    assert state_of(path, wanted) == "finished"
+    with pytest.raises(UserError, match="holds another experiment than its name says; remove it"):
+        state_of(path, experiment(run={"seed": 3}))
+
+
+def test_a_folder_of_another_version_is_one_sentence(tmp_path):
+    wanted = experiment()
+    path = folder_of(tmp_path, wanted)
+    RunFolder.create(path, wanted)
+    config = path / "config.toml"
+    config.write_text(config.read_text().replace("[run]", "[run]\nwarp = 9"))
+    with pytest.raises(UserError, match=r"run\.warp"):
+        state_of(path, wanted)
+
+
+def test_seeds():
+    assert parse_seeds("3,1, 2,1") == [3, 1, 2]
+    for text in ("", "1,,2", "one", "-1", "1.5"):
+        with pytest.raises(UserError, match="--seeds wants whole numbers separated by commas such as 1,2,3"):
+            parse_seeds(text)
+
+
+def test_identity_does_not_depend_on_the_order_in_which_options_were_given():
+    options = [{"method": {"distance": "l2"}}, {"method": {"prototype_weight": 1}}, {"train": {"lr": 1}}]
+    name = {"method": {"name": "fedproto"}}
+    assert identity(build([name, *options])) == identity(build([name, *reversed(options)]))
