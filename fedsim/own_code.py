@@ -1,0 +1,151 @@
+"""A user's own Python code: the one door through which it comes in.
+
+`./nets.py:Small` is something in a file, `package.module:Small` something in a module that Python finds. Of a
+file only the file itself is run, under a name of its own and with sys.path as it was, so nothing beside it is
+picked up by accident. Code never travels: every node names its own copy, and `sha256` tells whether two are equal.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedsim.errors import UnknownName, UserError
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def names_code(text: str) -> bool:
+    """Whether this is written as own code: FILE.py, FILE.py:NAME or package.module:NAME."""
+    place, sign, _ = text.rpartition(":")
+    return text.endswith(".py") or place.endswith(".py") or bool(sign and _MODULE.fullmatch(place))
+
+
+def split(text: str) -> tuple[str, str]:
+    """(place, name): a file or a module, and what to take from it; the name is empty where none is given."""
+    if text.endswith(".py"):
+        return text, ""
+    place, _, name = text.rpartition(":")
+    return place, name
+
+
+def load(place: str, name: str) -> Any:
+    """What a file or a module calls by this name."""
+    module = load_module(place)
+    if hasattr(module, name):
+        return getattr(module, name)
+    known = _public_names(module)
+    if not known:
+        raise UserError(f"{place} defines nothing; define {name or 'a name'} there and give it as {place}:NAME.")
+    if not name:
+        raise UserError(f"say what to take from {place}, as in {place}:{known[0]}; it has {', '.join(known)}.")
+    raise UnknownName(f"object in {place} called", name, known)
+
+
+def load_module(place: str) -> ModuleType:
+    """The whole file or module; a file that has not changed since is run once in a process."""
+    return _load_file(place) if place.endswith(".py") else _import(place)
+
+
+def file_of(place: str) -> Path:
+    """The one file that is run."""
+    if not place.endswith(".py"):
+        return Path(str(_import(place).__file__))
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise UserError(f"there is no file {path}; give the path of a Python file that exists.")
+    return path
+
+
+def sha256(place: str) -> str:
+    """The hash of that file, equal for equal copies on different machines."""
+    return hashlib.sha256(file_of(place).read_bytes()).hexdigest()
+
+
+@contextlib.contextmanager
+def explained(doing: str, file: Path) -> Iterator[None]:
+    """Whatever own code raises becomes one sentence: `./data.py:load failed (line 3, ValueError: …)`.
+
+    `doing` says what failed; the line is the last one of `file` that was run.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        what = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        line = _line_in(file, error)
+        raise UserError(f"{doing} ({f'line {line}, ' if line else ''}{what}); mend it and try again.") from error
+
+
+def _load_file(place: str) -> ModuleType:
+    path = file_of(place)
+    source = path.read_bytes()
+    # Path and content in the name: two files called data.py, or one that was edited, are different modules.
+    digest = hashlib.sha256(str(path).encode() + b"\0" + source).hexdigest()[:16]
+    name = f"fedsim_own_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # dataclasses look their module up while they are made
+    try:
+        with explained(f"{place} cannot be imported", path):
+            # Not importlib's loader, which would leave a __pycache__ in the user's folder.
+            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+    except UserError as error:
+        del sys.modules[name]
+        if (missing := _module_beside(path, error.__cause__)) is not None:
+            raise UserError(
+                f"{place} imports {missing}, which lies beside it, but only the named file is found by itself;"
+                f" put its folder on PYTHONPATH, as in PYTHONPATH={path.parent}."
+            ) from error
+        raise
+    return module
+
+
+def _import(place: str) -> ModuleType:
+    try:
+        found = importlib.util.find_spec(place)
+    except (ModuleNotFoundError, ValueError):  # of a package that it would be in; of a module made by hand
+        found = None
+    if found is None or not found.origin:
+        file = Path(*place.split(".")).with_suffix(".py")
+        remedy = f"write ./{file}" if file.is_file() else "write the path of its file, ending in .py,"
+        raise UserError(f"Python finds no module {place}; {remedy} or put its folder on PYTHONPATH.")
+    with explained(f"{place} cannot be imported", Path(found.origin)):
+        return importlib.import_module(place)
+
+
+def _public_names(module: ModuleType) -> list[str]:
+    """What the module itself defines: neither what it imports nor what it hides."""
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and getattr(value, "__module__", module.__name__) == module.__name__
+    )
+
+
+def _line_in(path: Path, error: BaseException) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+
+
+def _module_beside(path: Path, error: BaseException | None) -> str | None:
+    """The neighbour that an import did not find."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    first = error.name.partition(".")[0]
+    return first if (path.parent / f"{first}.py").is_file() or (path.parent / first).is_dir() else None
