@@ -3,7 +3,8 @@
 A contract names every array, its payload kind, its shape and its type. Shapes are written as words:
 `"n K"` is a matrix of n rows and K columns. Letters that the experiment defines (C classes, K features,
 M clients, `ch h w` of an image) are fixed; every other letter is free but must mean the same number in all
-arrays of one message. A message carries all arrays of its direction or none.
+arrays of one message. A message carries all arrays of its direction or none. What a round costs follows from the
+contract (`fedsim/costs/formula.py`).
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,11 @@ class Payload(StrEnum):
     PARAMETERS = "parameters"  # weights: only the weight-sharing baselines declare it
     INDEX = "index"  # class or sample numbers that say what the rows of another array are
 
+    @property
+    def is_knowledge(self) -> bool:
+        """What papers count; indices are only beside it."""
+        return self is not Payload.INDEX
+
 
 @dataclass(frozen=True)
 class Field:
@@ -45,29 +51,29 @@ class Field:
         return np.dtype(self.dtype)
 
     @cached_property
-    def _words(self) -> list[str]:
+    def words(self) -> list[str]:
+        """The letters and numbers of its shape."""
         return self.shape.split()
 
     def bind(self, shape: tuple[int, ...], letters: dict[str, int]) -> str | None:
         """Match a real shape; free letters met for the first time are added. Returns what is wrong, if any."""
-        if len(self._words) != len(shape):
-            return f"has {len(shape)} dimensions, declared {len(self._words)} ({self.shape})"
-        for word, size in zip(self._words, shape, strict=True):
+        if len(self.words) != len(shape):
+            return f"has {len(shape)} dimensions, declared {len(self.words)} ({self.shape})"
+        for word, size in zip(self.words, shape, strict=True):
             expected = int(word) if word.isdigit() else letters.setdefault(word, size)
             if expected != size:
                 meaning = "" if word.isdigit() else f" with {word} = {expected}"
                 return f"has shape {shape}, declared ({self.shape}){meaning}"
         return None
 
-    def elements(self, shape: tuple[int, ...]) -> int:
-        """Elements as the papers count them: numbers of knowledge, not the indices beside them."""
-        return 0 if self.payload is Payload.INDEX else int(np.prod(shape, dtype=np.int64))
-
 
 Fields = Mapping[str, Field]
 
+CLASSES_HELD = "n"
+"""The letter that counts classes: in what goes up those of the client, in what goes down those of anyone."""
 
-def class_ids(letter: str = "n") -> Field:
+
+def class_ids(letter: str = CLASSES_HELD) -> Field:
     """The companion of an array with one row per class held: which class each row is."""
     return Field(Payload.INDEX, letter, "int32")
 
@@ -75,6 +81,9 @@ def class_ids(letter: str = "n") -> Field:
 def sample_ids(letter: str) -> Field:
     """The companion of an array with one row per public sample: which of them each row is."""
     return Field(Payload.INDEX, letter, "int32")
+
+
+DIRECTIONS = ("up", "down", "setup_up", "setup_down")
 
 
 @dataclass(frozen=True)
@@ -85,11 +94,12 @@ class Contract:
     down: Fields = field(default_factory=dict)
     setup_up: Fields = field(default_factory=dict)
     setup_down: Fields = field(default_factory=dict)
+    note: str = ""
+    """What shapes cannot say of the cost: that a size depends on weights, for example."""
 
     def payloads(self) -> set[Payload]:
         """All kinds that may travel, in any direction."""
-        directions = (self.up, self.down, self.setup_up, self.setup_down)
-        return {item.payload for fields in directions for item in fields.values()}
+        return {item.payload for way in DIRECTIONS for item in getattr(self, way).values()}
 
 
 def check(arrays: Arrays, fields: Fields, dimensions: Mapping[str, int], where: str) -> None:

@@ -19,7 +19,6 @@ ROOMS = {
     "fedsim/equations": {"fedsim.equations", "fedsim.errors"},
     "fedsim/learning": {"fedsim.learning", "fedsim.method", *LEDGE},
     "fedsim/families": {
-        "fedsim.costs.formula",
         "fedsim.families",
         "fedsim.equations",
         "fedsim.learning",

@@ -1,74 +1,70 @@
-"""What a method costs, as a formula that can be read, evaluated and held against the ledger.
+"""What a round costs in elements: a formula that follows from the contract.
 
-    Cost(up="K*ΣC", down="M*K*C")
+    Contract(up={"prototypes": Field(PROTOTYPES, "n K")}, down={"prototypes": Field(PROTOTYPES, "C K")})
 
-A formula counts the elements of one round in which all clients take part, over letters: M clients, C classes,
-K features, ΣC the classes held summed over clients, U the classes that any client holds (all C, as a rule),
-`ch h w` of an image, and the letters that a method's `sizes` defines. The papers count the same way.
+is K·ΣC up and M·K·C down. A formula counts the elements of one round in which all clients take part, as the papers
+do, over letters: M clients, C classes, K features, ΣC the classes held summed over clients, U the classes that any
+client holds (all C, as a rule), the input's (`ch h w` of an image), and those that a method's `sizes` defines.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from math import prod
 
 import numpy as np
 
+from fedsim.contract import CLASSES_HELD, DIRECTIONS, Contract, Field
 from fedsim.data import Subset
 from fedsim.learning.training import samples_per_epoch
 from fedsim.method import Setting
 
-_OPERATIONS = {
-    ast.Add: lambda left, right: left + right,
-    ast.Sub: lambda left, right: left - right,
-    ast.Mult: lambda left, right: left * right,
-}
+ALL_HELD, ANY_HELD = "ΣC", "U"
+_ORDER = ("M", "", "K", "C", "ch", "h", "w", ANY_HELD, ALL_HELD)
+"""Of letters in a product; those of a method come where the empty one stands."""
+
+Product = tuple[str, ...]
+"""Letters and whole numbers."""
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Elements of one full round, and of the set-up before the first one."""
+class Formula:
+    """A sum of products."""
 
-    up: str
-    down: str
-    setup_up: str = "0"
-    setup_down: str = "0"
-    note: str = ""
-    """What a formula cannot say: that the number depends on weights, for example."""
+    products: tuple[Product, ...]
 
+    def evaluate(self, letters: Mapping[str, int]) -> int:
+        return sum(prod(_number(word, letters) for word in product) for product in self.products)
 
-def evaluate(formula: str, letters: Mapping[str, int]) -> int:
-    """The number that a formula stands for."""
+    @property
+    def letters(self) -> list[str]:
+        """In the order in which they come."""
+        return [word for word in dict.fromkeys(chain(*self.products)) if not word.isdigit()]
 
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int(number)):
-                return number
-            case ast.Name(id=letter):
-                return letters[letter]
-            case ast.BinOp(left=left, op=operation, right=right):
-                return _OPERATIONS[type(operation)](value(left), value(right))
-        raise ValueError(f"{formula!r} is not made of letters, whole numbers, +, - and *")
-
-    return value(ast.parse(formula, mode="eval").body)
+    def __str__(self) -> str:
+        """`M*(head+gen)`, with what terms share before the brackets."""
+        counted = Counter(self.products).items()
+        terms = [_ordered([str(times), *product]) if times > 1 else product for product, times in counted]
+        return _sum(terms) or "0"
 
 
-def letters_in(*formulae: str) -> list[str]:
-    """The letters that formulae use, in the order in which they come."""
-    nodes = [node for formula in formulae for node in ast.walk(ast.parse(formula, mode="eval"))]
-    return list(dict.fromkeys(node.id for node in nodes if isinstance(node, ast.Name)))
+def formulae(contract: Contract) -> dict[str, Formula]:
+    """By direction, as the contract names them: of a round, and of the set-up before the first one."""
+    return {way: _formula(getattr(contract, way).values(), up=way.endswith("up")) for way in DIRECTIONS}
 
 
 def pretty(formula: str) -> str:
     """As a paper would print it."""
-    return formula.replace(" ", "").replace("*", "·").replace("+", " + ").replace("-", " - ").replace("ΣC", "ΣCᵢ")
+    return formula.replace("*", "·").replace("+", " + ").replace(ALL_HELD, "ΣCᵢ")
 
 
 def letters_of(setting: Setting) -> dict[str, int]:
-    """All letters that a method's formulae may use in this setting."""
+    """All letters that the formulae of a method may use in this setting."""
     covered = [classes_covered(setting, client) for client in range(setting.task.num_clients)]
-    held = {"ΣC": sum(map(len, covered)), "U": len(set().union(*covered))}
+    held = {ALL_HELD: sum(map(len, covered)), ANY_HELD: len(set().union(*covered))}
     return setting.rehearsed_dimensions | held
 
 
@@ -76,3 +72,42 @@ def classes_covered(setting: Setting, client: int) -> set[int]:
     """The classes that a client trains on: with `drop_last` those of whole batches only."""
     subset: Subset = setting.federation.client(client).train
     return set(np.unique(subset.labels[: samples_per_epoch(len(subset), setting.experiment.train)]).tolist())
+
+
+def _formula(fields: Iterable[Field], *, up: bool) -> Formula:
+    """Rows of classes are each client's own on the way up and those that anyone holds on the way down; all else is
+    as large for each of the M clients."""
+    products = []
+    for field in fields:
+        if field.payload.is_knowledge:
+            words = [(ALL_HELD if up else ANY_HELD) if word == CLASSES_HELD else word for word in field.words]
+            products.append(_ordered(words if ALL_HELD in words else ["M", *words]))
+    return Formula(tuple(products))
+
+
+def _ordered(words: list[str]) -> Product:
+    return tuple(sorted(words, key=lambda word: _ORDER.index(word if word in _ORDER else "")))
+
+
+def _number(word: str, letters: Mapping[str, int]) -> int:
+    return int(word) if word.isdigit() else letters[word]
+
+
+def _sum(products: list[Product]) -> str:
+    """Those that are for each client first, then those that are for each class held."""
+    groups: dict[str, list[Product]] = {}
+    for product in products:
+        groups.setdefault(ALL_HELD if ALL_HELD in product else "".join(product[:1]), []).append(product)
+    return "+".join(_bracketed(groups[first]) for first in sorted(groups, key=lambda first: first != "M"))
+
+
+def _bracketed(products: list[Product]) -> str:
+    """`M*(model+K*C)`, `(K+1)*ΣC`."""
+    if len(products) == 1:
+        return "*".join(products[0]) or "1"
+    shared = Counter(products[0])
+    for product in products[1:]:
+        shared &= Counter(product)
+    rest = [tuple((Counter(product) - shared).elements()) for product in products]
+    last = [ALL_HELD] * shared.pop(ALL_HELD, 0)
+    return "*".join([*shared.elements(), f"({_sum(rest)})", *last])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedsim.costs.formula import Cost
+from fedsim.costs.formula import Formula
 from fedsim.costs.printed import Printed
 
 WAYS = ("up", "down")
@@ -22,7 +22,7 @@ class Flow:
     way: str
     """up, down, both, or set-up up and set-up down: what travels once, before the first round."""
     formula: str
-    """Of one round, as the method declares it."""
+    """Of one round, or of the set-up."""
     expected: int
     """Elements by the formula."""
     elements: int
@@ -57,7 +57,8 @@ class MethodCost:
 
     name: str
     title: str
-    cost: Cost
+    formulae: Mapping[str, Formula]
+    """By direction, as the contract names them."""
     letters: Mapping[str, int]
     """What the letters of its formulae stand for."""
     flows: tuple[Flow, ...]
@@ -72,6 +73,8 @@ class MethodCost:
     num_heartbeats: int = 0
     seconds: float = 0.0
     printed_both: Printed | None = None
+    note: str = ""
+    """What formulae cannot say, from the contract."""
 
     @property
     def agrees(self) -> bool:

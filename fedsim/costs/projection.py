@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsim.costs.formula import evaluate
+from fedsim.costs.formula import ALL_HELD
 from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts
 from fedsim.errors import UserError
 
 BITS_PER_BYTE = 8
-SUM_SIGN = "Σ"
-"""Letters that begin with it are sums over clients."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,10 @@ class Projected:
 def project(method: MethodCost, setting: SettingCosts, num_clients: int) -> Projected:
     """One round with `num_clients`, by the formula and the letters of the setting."""
     letters = {
-        name: value * num_clients // setting.num_clients if name == "M" or name.startswith(SUM_SIGN) else value
+        name: value * num_clients // setting.num_clients if name in ("M", ALL_HELD) else value
         for name, value in method.letters.items()
     }
-    elements = {way: evaluate(getattr(method.cost, way), letters) for way in WAYS}
+    elements = {way: method.formulae[way].evaluate(letters) for way in WAYS}
     wire_bytes = 0.0
     for way in WAYS:
         flow = method.flow(way)

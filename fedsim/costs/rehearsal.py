@@ -14,15 +14,12 @@ from torch import nn
 
 from fedsim import method, methods
 from fedsim.config import Data, Experiment, Run, Train, to_json
-from fedsim.contract import Arrays, Contract, Field, Fields, Payload
+from fedsim.contract import CLASSES_HELD, Arrays, Contract, Field, Fields
 from fedsim.costs.formula import classes_covered
 from fedsim.data import Federation
 from fedsim.errors import UserError
 from fedsim.learning.evaluation import NOTHING_TESTED
 from fedsim.method import Metrics, Setting, Step, Upload
-
-CLASSES_HELD = "n"
-"""The letter that counts classes: in what goes up those of the client, in what goes down those of anyone."""
 
 
 def federation_of(experiment: Experiment) -> Federation:
@@ -59,16 +56,15 @@ class Messages:
 
     def _array(self, name: str, field: Field, classes: list[int]) -> np.ndarray:
         letters = self._letters | {CLASSES_HELD: len(classes)}
-        words = field.shape.split()
-        for word in words:
+        for word in field.words:
             if not word.isdigit() and word not in letters:
                 raise UserError(
                     f"{self._method} cannot be rehearsed: the size {word!r} of its field {name!r} is not known; "
                     "give it in `rehearsal_sizes` of the method."
                 )
-        shape = tuple(int(word) if word.isdigit() else letters[word] for word in words)
-        if field.payload is Payload.INDEX:
-            numbers = classes if words == [CLASSES_HELD] else range(int(np.prod(shape)))
+        shape = tuple(int(word) if word.isdigit() else letters[word] for word in field.words)
+        if not field.payload.is_knowledge:
+            numbers = classes if field.words == [CLASSES_HELD] else range(int(np.prod(shape)))
             return np.array(numbers, field.numpy_dtype).reshape(shape)
         return np.zeros(shape, field.numpy_dtype)
 

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 
-from fedsim.costs.formula import pretty
+from fedsim.costs.formula import ALL_HELD, pretty
 from fedsim.costs.measured import Flow, MethodCost, SettingCosts
 from fedsim.costs.printed import printed_formulae
 
@@ -74,7 +74,7 @@ def legend(setting: SettingCosts) -> list[str]:
             if setting.letters.get(name) != value:
                 users.setdefault((name, value), []).append(method.title)
     own = [f"{pretty(name)} = {value:,} ({', '.join(titles)})" for (name, value), titles in users.items()]
-    notes = [f"{method.title}: {method.cost.note}." for method in setting.methods if method.cost.note]
+    notes = [f"{method.title}: {method.note}." for method in setting.methods if method.note]
     shared = "  ".join(f"{pretty(name)} = {value:,}" for name, value in setting.letters.items())
     return [shared, *(["  ".join(own)] if own else []), *notes]
 
@@ -138,7 +138,7 @@ def _csv_row(setting: SettingCosts, method: MethodCost, flow: Flow) -> dict[str,
         "kernel_agrees": None if flow.kernel_bytes is None else flow.kernel_agrees,
         "paper_millions": flow.printed.millions if flow.printed else None,
         "paper_source": flow.printed.source if flow.printed else None,
-        "note": method.cost.note,
+        "note": method.note,
     }
 
 
@@ -217,8 +217,8 @@ def latex_formula(formula: str) -> str:
 
     def token(match: re.Match[str]) -> str:
         word = match.group()
-        if word == "ΣC":
+        if word == ALL_HELD:
             return r"\textstyle\sum_i C_i"
         return word if len(word) == 1 else rf"\mathit{{{word}}}"
 
-    return "$" + re.sub(r"[^\W\d]+", token, formula.replace(" ", "")).replace("*", r" \cdot ") + "$"
+    return "$" + re.sub(r"[^\W\d]+", token, formula).replace("*", r" \cdot ") + "$"

@@ -21,7 +21,6 @@ from torch.nn.functional import cross_entropy
 
 from fedsim.config import AboveZero, NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.costs.formula import Cost
 from fedsim.equations.class_vectors import (
     ClassMeans,
     ClassVectors,
@@ -90,13 +89,6 @@ def prototype_contract(
     if all_classes_down:
         return Contract(up=up, down={"prototypes": Field(Payload.PROTOTYPES, "C K")})
     return Contract(up=up, down={"prototypes": Field(Payload.PROTOTYPES, "n K"), "class_ids": class_ids("n")})
-
-
-def prototype_cost(config: PrototypeConfig, *, all_classes_down: bool = False, with_counts: bool = False) -> Cost:
-    """What `prototype_contract` comes to."""
-    numbers_beside = int(with_counts) + int(config.report_margins)
-    up = f"(K+{numbers_beside})*ΣC" if numbers_beside else "K*ΣC"
-    return Cost(up=up, down="M*K*C" if all_classes_down else "M*K*U")
 
 
 class PrototypeClient(Client):

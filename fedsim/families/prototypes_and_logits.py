@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from fedsim.config import AboveZero, NonNegative, Positive
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs.formula import Cost
 from fedsim.data import Subset
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.public_distillation import aggregate_logits, client_loss, server_loss
@@ -35,7 +34,6 @@ from fedsim.families.prototypes import (
     PrototypeConfig,
     PrototypeServer,
     prototype_contract,
-    prototype_cost,
 )
 from fedsim.families.public_samples import (
     ServerModel,
@@ -104,13 +102,6 @@ def dual_contract(config: DualConfig, *, all_classes_down: bool = False, with_co
     logits = {"logits": Field(Payload.LOGITS, "Np C")}
     setup_down = public_samples.setup_fields(config.public_data, config.public_dtype)
     return Contract(up={**base.up, **logits}, down={**base.down, **logits}, setup_down=setup_down)
-
-
-def dual_cost(config: DualConfig, *, all_classes_down: bool = False, with_counts: bool = False) -> Cost:
-    """What `dual_contract` comes to."""
-    base = prototype_cost(config, all_classes_down=all_classes_down, with_counts=with_counts)
-    setup_down = "M*Np*inputs" if config.public_data == "sent" else "0"
-    return Cost(up=f"M*Np*C + {base.up}", down=f"M*Np*C + {base.down}", setup_down=setup_down)
 
 
 def check(setting: Setting) -> None:

@@ -24,7 +24,6 @@ from torch.nn.functional import cross_entropy
 from fedsim import models
 from fedsim.config import Fraction, NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs.formula import Cost
 from fedsim.errors import UserError
 from fedsim.learning.evaluation import count_correct, server_accuracy
 from fedsim.learning.parameters import Aggregation, flatten, load_flat, mean_of
@@ -55,10 +54,6 @@ def sharing_contract(config: SharingConfig) -> Contract:
     """Up and down all weights in one vector, as long as `sizes` says."""
     model = {"model": Field(Payload.PARAMETERS, "model")}
     return Contract(up=model, down=model)
-
-
-def sharing_cost(config: SharingConfig) -> Cost:
-    return Cost(up="M*model", down="M*model")
 
 
 def sharing_sizes(setting: Setting) -> dict[str, int]:

@@ -8,7 +8,6 @@ from msgspec import Meta
 
 from fedsim.config import AboveZero, Count, Fraction, NonNegative, Positive, Section
 from fedsim.contract import Contract, Field, Payload, class_ids
-from fedsim.costs.formula import Cost
 from fedsim.errors import UserError
 from fedsim.method import Setting, Task
 
@@ -114,27 +113,15 @@ class Config(Section, frozen=True, kw_only=True):
 def contract(config: Config) -> Contract:
     if config.transfer == "none":
         return Contract()
-    generated = {"images": Field(Payload.IMAGES, "C ch h w", config.image_dtype)}
+    generated, note = {"images": Field(Payload.IMAGES, "C ch h w", config.image_dtype)}, ""
     if config.transfer == "pairs":
         generated["latents"] = Field(Payload.LATENTS, "C H")
+        note = "H is 128 for tiny, 512 for StyleGAN, 16384 for Stable Diffusion 1.5"
     if not config.uploads:
-        return Contract(setup_down=generated)
+        return Contract(setup_down=generated, note=note)
     size = "K" if config.classifier == "original" else config.etf_dim or "C"
     up = {"prototypes": Field(Payload.PROTOTYPES, f"n {size}"), "class_ids": class_ids("n")}
-    return Contract(up=up, down=generated)
-
-
-def cost(config: Config) -> Cost:
-    """All C classes go down to everyone, always."""
-    if config.transfer == "none":
-        return Cost(up="0", down="0")
-    generated, note = "M*C*ch*h*w", ""
-    if config.transfer == "pairs":
-        generated, note = "M*C*(ch*h*w+H)", "H is 128 for tiny, 512 for StyleGAN, 16384 for Stable Diffusion 1.5"
-    if not config.uploads:
-        return Cost(up="0", down="0", setup_down=generated, note=note)
-    size = "K" if config.classifier == "original" else config.etf_dim or "C"
-    return Cost(up=f"{size}*ΣC", down=generated, note=note)
+    return Contract(up=up, down=generated, note=note)
 
 
 def sizes(setting: Setting) -> dict[str, int]:

@@ -44,7 +44,6 @@ from torch.nn.functional import cosine_similarity, cross_entropy, log_softmax, n
 from fedsim import method
 from fedsim.config import AboveZero, NonNegative, Positive, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids, sample_ids
-from fedsim.costs.formula import Cost
 from fedsim.data import Subset
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.public_distillation import aggregate_logits, server_loss
@@ -57,7 +56,7 @@ from fedsim.learning.training import Batch, train_locally
 from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Upload
 from fedsim.seeds import Streams
 
-__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "cost", "sizes"]
+__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="Fed2PKD",
@@ -112,16 +111,6 @@ def contract(config: Config) -> Contract:
         up=up,
         down={**prototypes, **features, "sample_ids": sample_ids("Nb")},
         setup_down=public_samples.setup_fields(config.public_data, config.public_dtype),
-    )
-
-
-def cost(config: Config) -> Cost:
-    per_class = "(K+1)" if config.aggregation == "weighted" else "K"
-    model = "M*Np*C + " if config.server_model else ""
-    return Cost(
-        up=f"{model}M*Nb*(K+C) + {per_class}*ΣC",
-        down="M*Nb*K + M*K*U",
-        setup_down="M*Np*inputs" if config.public_data == "sent" else "0",
     )
 
 

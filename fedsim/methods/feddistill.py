@@ -22,7 +22,6 @@ from torch.nn.functional import cross_entropy, mse_loss
 from fedsim import method
 from fedsim.config import NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.costs.formula import Cost
 from fedsim.equations.class_vectors import ClassMeans, ClassVectors
 from fedsim.families.prototypes import mean_per_class, stack_uploads
 from fedsim.learning.evaluation import count_correct
@@ -45,10 +44,6 @@ class Config(Section, frozen=True, kw_only=True):
 def contract(config: Config) -> Contract:
     rows = {"logits": Field(Payload.LOGITS, "n C"), "class_ids": class_ids("n")}
     return Contract(up=rows, down=rows)
-
-
-def cost(config: Config) -> Cost:
-    return Cost(up="C*ΣC", down="M*C*U")
 
 
 def distillation_loss(

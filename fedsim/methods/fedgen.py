@@ -35,7 +35,6 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs.formula import Cost
 from fedsim.errors import ContractError, UserError
 from fedsim.families.shared_head import (
     HEAD,
@@ -81,10 +80,6 @@ def contract(config: Config) -> Contract:
         setup_up={"counts": Field(Payload.COUNTS, "C", "int32")},
         setup_down={"counts": Field(Payload.COUNTS, "C", "int64")},
     )
-
-
-def cost(config: Config) -> Cost:
-    return Cost(up="M*head", down="M*(head+gen)", setup_up="M*C", setup_down="M*C")
 
 
 def sizes(setting: Setting) -> dict[str, int]:

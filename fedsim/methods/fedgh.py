@@ -21,7 +21,6 @@ from torch.nn.functional import cross_entropy
 
 from fedsim.config import Count, NonNegative, Positive, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.costs.formula import Cost
 from fedsim.families.prototypes import Uploaded, eval_pass, stack_uploads
 from fedsim.families.shared_head import (
     HEAD,
@@ -55,10 +54,6 @@ class Config(Section, frozen=True, kw_only=True):
 def contract(config: Config) -> Contract:
     up = {"prototypes": Field(Payload.PROTOTYPES, "n K"), "class_ids": class_ids("n")}
     return Contract(up=up, down={"head": HEAD})
-
-
-def cost(config: Config) -> Cost:
-    return Cost(up="K*ΣC", down="M*head")
 
 
 class Client(SharedHeadClient):

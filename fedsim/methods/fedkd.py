@@ -37,7 +37,6 @@ from torch.nn.functional import mse_loss
 from fedsim import method
 from fedsim.config import Fraction, NonNegative
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs.formula import Cost
 from fedsim.equations.low_rank import LowRankCodec
 from fedsim.errors import UserError
 from fedsim.families.auxiliary_model import (
@@ -86,12 +85,8 @@ def contract(config: Config) -> Contract:
         "factors": Field(Payload.PARAMETERS, "f"),
         "ranks": Field(Payload.INDEX, "matrices", "int32"),
     }
-    return Contract(up=coded, down=coded)
-
-
-def cost(config: Config) -> Cost:
     note = "f depends on the weights; the number is for the auxiliary model before training, at energy_start"
-    return Cost(up="M*f", down="M*f", note=note)
+    return Contract(up=coded, down=coded, note=note)
 
 
 def sizes(setting: Setting) -> dict[str, int]:

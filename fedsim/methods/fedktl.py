@@ -54,7 +54,7 @@ from fedsim.families.prototypes import stack_uploads
 from fedsim.learning.evaluation import count_correct, outputs
 from fedsim.learning.training import Batch, run_epochs, samples_per_epoch, train_locally
 from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
-from fedsim.methods._fedktl_options import PUBLISHED, Config, contract, cost, rehearsal_sizes, sizes
+from fedsim.methods._fedktl_options import PUBLISHED, Config, contract, rehearsal_sizes, sizes
 from fedsim.server_optimizers.feature_transformer import FeatureTransformer
 
 if TYPE_CHECKING:  # clients share this module, and must not load what only the server needs
@@ -66,7 +66,7 @@ ABOUT = About(
     evaluation="largest cosine with the fixed classifier",
     needs=("images", "an image generator on the server"),
 )
-__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "cost", "rehearsal_sizes", "sizes"]
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "rehearsal_sizes", "sizes"]
 
 
 def check(setting: Setting) -> None:

@@ -33,7 +33,6 @@ from torch.nn.functional import normalize
 
 from fedsim.config import AboveZero, NonNegative
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.costs.formula import Cost
 from fedsim.equations.class_vectors import ClassMeans
 from fedsim.errors import UserError
 from fedsim.families.prototypes import mean_per_class, stack_uploads
@@ -88,10 +87,6 @@ def contract(config: Config) -> Contract:
         },
         down={"model": model, "prototypes": Field(Payload.PROTOTYPES, "C K")},
     )
-
-
-def cost(config: Config) -> Cost:
-    return Cost(up="M*model+(K+1)*ΣC", down="M*(model+K*C)")
 
 
 def sizes(setting: Setting) -> dict[str, int]:

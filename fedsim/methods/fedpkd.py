@@ -24,7 +24,6 @@ from torch import Tensor
 
 from fedsim.config import Fraction
 from fedsim.contract import Contract, Field, Payload, sample_ids
-from fedsim.costs.formula import Cost
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.public_distillation import distances_to_class, nearest_share, num_kept
 from fedsim.families.prototypes import Combined, Uploaded, mean_per_class
@@ -35,13 +34,12 @@ from fedsim.families.prototypes_and_logits import (
     Judged,
     check,
     dual_contract,
-    dual_cost,
 )
 from fedsim.families.public_samples import DEFAULTS
 from fedsim.families.public_samples import sizes as public_sizes
 from fedsim.method import About, Setting, Step, Upload
 
-__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "cost", "sizes"]
+__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedPKD",
@@ -62,11 +60,6 @@ def contract(config: Config) -> Contract:
     base = dual_contract(config, with_counts=True)
     kept = {"logits": Field(Payload.LOGITS, "kept C"), "sample_ids": sample_ids("kept")}
     return Contract(up=base.up, down={**base.down, **kept}, setup_down=base.setup_down)
-
-
-def cost(config: Config) -> Cost:
-    base = dual_cost(config, with_counts=True)
-    return Cost(up=base.up, down=base.down.replace("Np", "kept"), setup_down=base.setup_down)
 
 
 def sizes(setting: Setting) -> dict[str, int]:

@@ -17,7 +17,6 @@ Deliberate choices
 from typing import Literal
 
 from fedsim.contract import Contract
-from fedsim.costs.formula import Cost
 from fedsim.families.prototypes import (
     Combined,
     PrototypeClient,
@@ -26,7 +25,6 @@ from fedsim.families.prototypes import (
     Uploaded,
     mean_per_class,
     prototype_contract,
-    prototype_cost,
 )
 from fedsim.method import About, ClientContext
 
@@ -44,10 +42,6 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return prototype_contract(config, with_counts=config.aggregation == "weighted")
-
-
-def cost(config: Config) -> Cost:
-    return prototype_cost(config, with_counts=config.aggregation == "weighted")
 
 
 class Client(PrototypeClient):

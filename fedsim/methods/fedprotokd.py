@@ -56,7 +56,6 @@ from torch import Tensor, nn
 
 from fedsim.config import AboveZero, NonNegative, Positive
 from fedsim.contract import Contract
-from fedsim.costs.formula import Cost
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.public_distillation import distances_to_class, importance
 from fedsim.families.prototypes import Combined, Uploaded
@@ -68,13 +67,12 @@ from fedsim.families.prototypes_and_logits import (
     Share,
     check,
     dual_contract,
-    dual_cost,
 )
 from fedsim.families.public_samples import DEFAULTS, sizes
 from fedsim.method import About, ServerContext
 from fedsim.server_optimizers.actsp import ServerPrototypes
 
-__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "cost", "sizes"]
+__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedProtoKD",
@@ -117,10 +115,6 @@ class Config(DualConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return dual_contract(config, all_classes_down=True)
-
-
-def cost(config: Config) -> Cost:
-    return dual_cost(config, all_classes_down=True)
 
 
 class Client(DualClient):

@@ -22,7 +22,6 @@ from fedsim.families.whole_model import (
     SharingServer,
     check_sharing,
     sharing_contract,
-    sharing_cost,
     sharing_sizes,
 )
 from fedsim.learning.training import Batch, LossOfBatch
@@ -35,7 +34,7 @@ ABOUT = About(
     evaluation="largest logit of the global model",
 )
 
-contract, cost, sizes, check = sharing_contract, sharing_cost, sharing_sizes, check_sharing
+contract, sizes, check = sharing_contract, sharing_sizes, check_sharing
 
 
 class Config(SharingConfig, frozen=True, kw_only=True):

@@ -22,7 +22,6 @@ import torch
 
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Contract
-from fedsim.costs.formula import Cost
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.families.prototypes import (
     Combined,
@@ -32,7 +31,6 @@ from fedsim.families.prototypes import (
     Uploaded,
     mean_per_class,
     prototype_contract,
-    prototype_cost,
 )
 from fedsim.method import About, ServerContext
 from fedsim.server_optimizers.tgp import TrainablePrototypes, adaptive_margin
@@ -59,10 +57,6 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return prototype_contract(config, all_classes_down=True)
-
-
-def cost(config: Config) -> Cost:
-    return prototype_cost(config, all_classes_down=True)
 
 
 class Client(PrototypeClient):

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fedsim import method
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.costs.formula import Cost
 from fedsim.families.auxiliary_model import (
     MutualClient,
     MutualConfig,
@@ -46,10 +45,6 @@ class Config(MutualConfig, frozen=True, kw_only=True):
 def contract(config: Config) -> Contract:
     weights = {"auxiliary": Field(Payload.PARAMETERS, "aux")}
     return Contract(up=weights, down=weights)
-
-
-def cost(config: Config) -> Cost:
-    return Cost(up="M*aux", down="M*aux")
 
 
 def sizes(setting: Setting) -> dict[str, int]:

@@ -13,7 +13,6 @@ Deliberate choices
 """
 
 from fedsim.contract import Contract
-from fedsim.costs.formula import Cost
 from fedsim.families.shared_head import (
     HEAD,
     NEEDS,
@@ -39,10 +38,6 @@ class Config(HeadMeanConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return Contract(up={"head": HEAD}, down={"head": HEAD})
-
-
-def cost(config: Config) -> Cost:
-    return Cost(up="M*head", down="M*head")
 
 
 class Client(SharedHeadClient):

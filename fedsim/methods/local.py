@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 from fedsim import method
 from fedsim.config import Section
 from fedsim.contract import Contract
-from fedsim.costs.formula import Cost
 from fedsim.learning.evaluation import count_correct
 from fedsim.learning.training import Batch, train_locally
 from fedsim.method import About, Metrics
@@ -23,10 +22,6 @@ class Config(Section, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return Contract()
-
-
-def cost(config: Config) -> Cost:
-    return Cost(up="0", down="0")
 
 
 class Client(method.Client):

@@ -27,7 +27,6 @@ from msgspec import Meta
 
 from fedsim.config import AboveZero, Fraction, NonNegative, Positive
 from fedsim.contract import Contract
-from fedsim.costs.formula import Cost
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.families.prototypes import (
     Combined,
@@ -37,7 +36,6 @@ from fedsim.families.prototypes import (
     Uploaded,
     mean_per_class,
     prototype_contract,
-    prototype_cost,
 )
 from fedsim.method import About
 from fedsim.server_optimizers.prototype_alignment import align, hyperspherical_energy, unit
@@ -76,10 +74,6 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
 
 def contract(config: Config) -> Contract:
     return prototype_contract(config)
-
-
-def cost(config: Config) -> Cost:
-    return prototype_cost(config)
 
 
 class Client(PrototypeClient):

@@ -44,7 +44,7 @@ def command(name: str | None) -> None:
 
 
 def _overview(modules: list[ModuleType]) -> Table:
-    from fedsim.costs.formula import pretty
+    from fedsim.costs.formula import formulae, pretty
 
     table = Table(box=None, pad_edge=False)
     for heading in (
@@ -62,15 +62,15 @@ def _overview(modules: list[ModuleType]) -> Table:
     for module in modules:
         config = module.Config()
         contract: Contract = module.contract(config)
-        about, cost = module.ABOUT, module.cost(config)
+        about, cost = module.ABOUT, {way: pretty(str(formula)) for way, formula in formulae(contract).items()}
         table.add_row(
             _name(module),
             about.title,
             about.paper,
             _kinds(contract.up, contract.setup_up),
             _kinds(contract.down, contract.setup_down),
-            _cost(pretty(cost.up), pretty(cost.setup_up)),
-            _cost(pretty(cost.down), pretty(cost.setup_down)),
+            _cost(cost["up"], cost["setup_up"]),
+            _cost(cost["down"], cost["setup_down"]),
             ", ".join(about.needs) or "–",
             about.evaluation,
         )
@@ -78,25 +78,23 @@ def _overview(modules: list[ModuleType]) -> Table:
 
 
 def _show(console: Console, module: ModuleType) -> None:
-    from fedsim.costs.formula import pretty
+    from fedsim.costs.formula import formulae, pretty
     from fedsim.option_docs import options_of
 
-    config = module.Config()
-    about, cost = module.ABOUT, module.cost(config)
+    about, contract = module.ABOUT, module.contract(module.Config())
     console.print(Text(f"{about.title} ({about.paper})", style="bold"))
     console.print(Text((module.__doc__ or "").strip()))
     console.print(Text(f"\nNeeds: {', '.join(about.needs) or 'nothing'}. Evaluation: {about.evaluation}."))
 
     console.print(Text("\nWhat may travel", style="bold"))
-    console.print(_contract_table(module.contract(config)))
+    console.print(_contract_table(contract))
 
     console.print(Text("\nElements of a round", style="bold"))
-    for direction, label in _DIRECTIONS.items():
-        formula: str = getattr(cost, direction)
-        if formula != "0" or direction in ("up", "down"):
-            console.print(Text(f"{label}: {pretty(formula)}"))
-    if cost.note:
-        console.print(Text(f"{cost.note}."))
+    for direction, formula in formulae(contract).items():
+        if formula.products or direction in ("up", "down"):
+            console.print(Text(f"{_DIRECTIONS[direction]}: {pretty(str(formula))}"))
+    if contract.note:
+        console.print(Text(f"{contract.note}."))
 
     console.print(Text("\nOptions, set with --set method.NAME=VALUE", style="bold"))
     options = Table(box=None, pad_edge=False)
@@ -122,7 +120,7 @@ def _kinds(fields: Fields, once: Fields) -> str:
     """Kinds of knowledge; the indices beside them are none."""
 
     def kinds(of: Fields) -> str:
-        return ", ".join(dict.fromkeys(str(field.payload) for field in of.values() if field.payload != "index"))
+        return ", ".join(dict.fromkeys(str(field.payload) for field in of.values() if field.payload.is_knowledge))
 
     return _cost(kinds(fields), kinds(once))
 

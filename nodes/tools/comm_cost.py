@@ -20,9 +20,8 @@ from rich.console import Console
 
 from fedsim import assembly, config, methods
 from fedsim.config import Experiment
-from fedsim.costs import formula as costs
 from fedsim.costs import rehearsal
-from fedsim.costs.formula import Cost
+from fedsim.costs.formula import Formula, formulae, letters_of
 from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts
 from fedsim.costs.printed import Printed, printed_costs
 from fedsim.errors import UnknownName, UserError
@@ -63,7 +62,6 @@ def measure_setting(
     for name, options in _options_by_method(names, method_options or {}, method_defaults or {}).items():
         try:
             experiment = config.build([*layers, {"method": {"name": name, **options}}, fixed])
-            _require_cost(name)
             assembly.check(experiment)
         except UserError as error:
             if not leave_out_refused:
@@ -77,7 +75,7 @@ def measure_setting(
         group=experiment.model.group,
         num_clients=experiment.run.clients,
         num_rounds=num_rounds,
-        letters=costs.letters_of(_setting(experiment)),
+        letters=letters_of(_setting(experiment)),
         methods=tuple(measured),
         refused=refused,
         curve=curve,
@@ -95,9 +93,9 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
     started = time.monotonic()
     setting = _setting(experiment)
     rehearsal.messages_of(setting)  # here, so that the processes forked from this one find them ready
-    letters = costs.letters_of(setting)
-    module = methods.load(experiment.method_name)
-    cost: Cost = module.cost(setting.config)
+    letters = letters_of(setting)
+    contract = assembly.contract_of(experiment)
+    found = formulae(contract)
     with tempfile.TemporaryDirectory(prefix="fedsim-") as parent:
         folder = RunFolder.create(Path(parent) / "run", experiment)
         LocalLauncher(folder, Quiet(Console(stderr=True)), LaunchOptions(curve=curve)).run()
@@ -108,13 +106,13 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
         run = load(folder.path)
         books = Books(run.ledger, run.rounds, num_rounds=experiment.run.rounds - 1)
         printed = printed_costs(experiment)
-        flows = _flows(experiment, cost, letters, books, printed, curve=curve)
+        flows = _flows(experiment, found, letters, books, printed, curve=curve)
     audit = summary["audit"]
-    used = costs.letters_in(cost.up, cost.down, cost.setup_up, cost.setup_down)
+    used = (letter for formula in found.values() for letter in formula.letters)
     return MethodCost(
         name=experiment.method_name,
         title=title_of(experiment.method_name),
-        cost=cost,
+        formulae=found,
         letters={letter: letters[letter] for letter in used},
         flows=tuple(flows),
         num_connections=audit["connections"],
@@ -124,6 +122,7 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
         num_heartbeats=audit["heartbeats"],
         seconds=time.monotonic() - started,
         printed_both=printed.get("both"),
+        note=contract.note,
     )
 
 
@@ -154,7 +153,7 @@ class Books:
 
 def _flows(
     experiment: Experiment,
-    cost: Cost,
+    found: Mapping[str, Formula],
     letters: Mapping[str, int],
     books: Books,
     printed: Mapping[str, Printed],
@@ -165,7 +164,6 @@ def _flows(
     unit_bytes = {"up": wire.ping_bytes(curve=curve), "down": wire.pong_bytes(curve=curve)}
     for way in WAYS:
         rows, kernel = books.rounds(way), books.kernel_bytes(way)
-        formula: str = getattr(cost, way)
         levels = _sum(rows)
         # The ledger books heartbeats with joining; here they belong to the rounds in which they came.
         beyond = (kernel or 0) - levels["wire_bytes"]
@@ -173,8 +171,8 @@ def _flows(
         levels["wire_bytes"] += heartbeats
         yield Flow(
             way=way,
-            formula=formula,
-            expected=costs.evaluate(formula, letters) * books.num_rounds,
+            formula=str(found[way]),
+            expected=found[way].evaluate(letters) * books.num_rounds,
             **levels,
             kernel_bytes=kernel,
             largest_client_bytes=_largest_client(rows),
@@ -182,13 +180,13 @@ def _flows(
             printed=printed.get(way) if books.num_rounds == 1 else None,
         )
     for way in WAYS:
-        formula, rows = getattr(cost, f"setup_{way}"), books.setup(way)
+        formula, rows = found[f"setup_{way}"], books.setup(way)
         levels = _sum(rows)
-        expected = costs.evaluate(formula, letters)
+        expected = formula.evaluate(letters)
         if expected or levels["elements"]:
             yield Flow(
                 way=f"set-up {way}",
-                formula=formula,
+                formula=str(formula),
                 expected=expected,
                 **levels,
                 kernel_bytes=None,
@@ -218,8 +216,3 @@ def _options_by_method(names: Sequence[str], options: Layer, defaults: Layer) ->
             raise UnknownName("option", f"method.{option}", {f"method.{f}" for own in known.values() for f in own})
     given = {**defaults, **options}
     return {name: {o: value for o, value in given.items() if o in known[name]} for name in names}
-
-
-def _require_cost(name: str) -> None:
-    if not hasattr(methods.load(name), "cost"):
-        raise UserError(f"{name} has no cost formula; add `cost(config)` to fedsim/methods/{name}.py.")

@@ -15,6 +15,8 @@ from fedsim.method import Client, ClientContext, Server, ServerContext, Step, Ta
 from fedsim.models import SplitModel
 from fedsim.models.base import Backbone
 from fedsim.seeds import Streams
+from protocol.codec import pack
+from protocol.ledger import receipt_of
 
 # Matrices here are tiny: a second thread only waits, and on a busy machine it waits long.
 torch.set_num_threads(1)
@@ -186,3 +188,10 @@ def make_toy(
         [toy_model(client, dropout=dropout) for client in clients],
         [toy_data(client, (num_samples or {}).get(client)) for client in clients],
     )
+
+
+def elements(arrays: contract.Arrays, fields: contract.Fields) -> int:
+    """Of a message with these arrays, as the ledger counts them."""
+    parcel = pack(arrays, {name: str(field.payload) for name, field in fields.items()})
+    receipt = receipt_of("result", [0, *map(len, parcel.frames)], parcel.specs, curve=False)
+    return sum(part.elements for part in receipt.parts)

@@ -22,10 +22,9 @@ execute(command)
 
 ODD_METHOD = '''
 """FedProto with one thing of its own."""
-from fedsim.costs.formula import Cost
 from fedsim.method import About
 from fedsim.methods import fedproto
-from fedsim.methods.fedproto import Client, Config, Server, contract, cost
+from fedsim.methods.fedproto import Client, Config, Server, contract
 
 ABOUT = About(title="Odd", paper="nobody", evaluation="none")
 {change}
@@ -65,13 +64,21 @@ def test_formula_ledger_and_kernel_agree(comm_cost: Callable[..., Command], tmp_
 
 
 def test_a_formula_that_is_wrong_fails(comm_cost: Callable[..., Command], tmp_path: Path) -> None:
-    change = "def cost(config): return Cost(up='K*ΣC', down='M*K*U+1')"
+    """A server that sends a row fewer than the formula says."""
+    change = (
+        "from fedsim.costs import rehearsal\n"
+        "aggregate = rehearsal.Server.aggregate\n"
+        "def short(self, round, uploads):\n"
+        "    self._classes = self._classes[:5]\n"
+        "    return aggregate(self, round, uploads)\n"
+        "rehearsal.Server.aggregate = short\n"
+    )
     command = comm_cost("--methods", "odd", change=change)
     assert command.wait() == 1
     assert "1 of 2 formulae equal the measured elements" in command.stdout
     table = {row["way"]: row for row in rows(tmp_path / "cost" / "comm_cost.csv")}
     assert (table["up"]["formula_agrees"], table["down"]["formula_agrees"]) == ("True", "False")
-    assert int(table["down"]["formula_elements"]) == int(table["down"]["elements"]) + 1
+    assert int(table["down"]["formula_elements"]) == int(table["down"]["elements"]) + 2 * 3
 
 
 def test_a_method_that_cannot_work_here_is_an_error_when_it_is_asked_for(

@@ -9,7 +9,7 @@ import pytest
 from commands import PATIENCE_SECONDS, PROJECT, Shell, Start, rows
 
 from fedsim import assembly, methods
-from fedsim.costs import formula as costs
+from fedsim.costs.formula import formulae, letters_of
 from fedsim.method import About, Setting
 from fedsim.results.folder import RunFolder
 
@@ -79,19 +79,19 @@ def test_formula_training_and_rehearsal_agree(
     ).succeed()
     monkeypatch.setenv("FEDSIM_CACHE", str(command_cache))
     setting = setting_of(folder)
-    module = methods.load(name)
-    cost, letters = module.cost(setting.config), costs.letters_of(setting)
-    depends_on_weights = set(costs.letters_in(cost.up, cost.down)) - set(setting.dimensions) - {"ΣC", "U"}
+    cost, letters = formulae(methods.load(name).contract(setting.config)), letters_of(setting)
+    used = {*cost["up"].letters, *cost["down"].letters}
+    depends_on_weights = used - set(setting.dimensions) - {"ΣC", "U"}
     ledger = rows(folder / "ledger.csv")
     for way in ("up", "down"):
         for purpose, round, formula in (
-            ("method", 1, getattr(cost, way)),  # the round in which all come down and all go up
-            ("setup", -1, getattr(cost, f"setup_{way}")),
+            ("method", 1, cost[way]),  # the round in which all come down and all go up
+            ("setup", -1, cost[f"setup_{way}"]),
         ):
             booked = [row for row in ledger if row["direction"] == way and row["purpose"] == purpose]
             sent = [row for row in booked if int(row["round"]) == round]
             elements = sum(int(row["elements"]) for row in sent)
-            expected = costs.evaluate(formula, letters)
+            expected = formula.evaluate(letters)
             rehearsed = rehearsals(name).get(way if purpose == "method" else f"set-up {way}")
             assert int(rehearsed["elements"] if rehearsed else 0) == expected
             if purpose == "method" and depends_on_weights:

@@ -1,6 +1,7 @@
 """Costs as they might have been measured, in numbers small enough to work with by hand."""
 
-from fedsim.costs.formula import Cost
+from fedsim import methods
+from fedsim.costs.formula import formulae
 from fedsim.costs.measured import Flow, MethodCost, SettingCosts
 from fedsim.costs.printed import Printed
 
@@ -20,11 +21,16 @@ def flow(way="up", **changes):
     return Flow(**{**values, **changes})
 
 
+def formulae_of(name):
+    module = methods.load(name)
+    return formulae(module.contract(module.Config()))
+
+
 def method(name="fedtgp", title="FedTGP", up=None, down=None, others=(), **changes):
     values = {
         "name": name,
         "title": title,
-        "cost": Cost(up="K*ΣC", down="M*K*C"),
+        "formulae": formulae_of("fedtgp"),
         "letters": {"K": 4, "ΣC": 6, "M": 2, "C": 3},
         "flows": (
             up or flow("up"),

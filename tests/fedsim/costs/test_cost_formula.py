@@ -1,29 +1,54 @@
-"""Formulae are read as a paper prints them; what the letters stand for is counted on a partition by hand."""
+"""Formulae follow from contracts and print as in a paper; their letters are counted on a partition by hand."""
 
 import numpy as np
 import pytest
 
 from fedsim import assembly, config
+from fedsim.contract import Contract, Field, Payload, class_ids
 from fedsim.costs import formula as costs
 
 
+def contract(way: str, *shapes: str, index: str = "n") -> Contract:
+    fields = {str(place): Field(Payload.PROTOTYPES, shape) for place, shape in enumerate(shapes)}
+    return Contract(**{way: {**fields, "ids": class_ids(index)}})
+
+
 @pytest.mark.parametrize(
-    ("formula", "expected"),
-    [("0", 0), ("K*ΣC", 12), ("M*(K*C+C)", 2 * (3 * 5 + 5)), ("M*K-1", 5), ("M*C*(ch*h*w+2)", 2 * 5 * (48 + 2))],
+    ("way", "shapes", "expected"),
+    [
+        ("up", [], "0"),
+        ("up", [""], "M"),
+        ("up", ["K"], "M*K"),
+        ("up", ["n K"], "K*ΣC"),
+        ("up", ["n K", "n", "n"], "(K+2)*ΣC"),
+        ("up", ["n K", "n K"], "2*K*ΣC"),
+        ("up", ["n K", "head", "n"], "M*head+(K+1)*ΣC"),
+        ("up", ["n 500", "7 2"], "M*7*2+500*ΣC"),
+        ("up", ["K", "K", "C K"], "M*K*(2+C)"),
+        ("setup_up", ["n"], "ΣC"),
+        ("down", ["n K"], "M*K*U"),
+        ("down", ["n C", "C"], "M*C*(U+1)"),
+        ("down", ["C ch h w", "C H"], "M*C*(ch*h*w+H)"),
+        ("down", ["a K", "a C", "b C"], "M*(a*(K+C)+b*C)"),
+        ("setup_down", ["n K", "f", "f"], "M*(K*U+2*f)"),
+    ],
 )
-def test_a_formula_is_arithmetic_over_letters(formula, expected):
-    letters = {"M": 2, "C": 5, "K": 3, "ΣC": 4, "ch": 3, "h": 4, "w": 4}
-    assert costs.evaluate(formula, letters) == expected
+def test_a_contract_comes_to_a_formula(way, shapes, expected):
+    """Indices cost nothing, rows of classes are counted where they are held, the rest is for each client."""
+    found = costs.formulae(contract(way, *shapes))
+    assert str(found.pop(way)) == expected
+    assert {str(formula) for formula in found.values()} == {"0"}
 
 
-@pytest.mark.parametrize("formula", ["M/2", "f(M)", "M**2", "1.5*M", "[M]"])
-def test_anything_else_is_no_formula(formula):
-    with pytest.raises((ValueError, KeyError)):
-        costs.evaluate(formula, {"M": 2})
+def test_a_formula_is_arithmetic_over_its_letters():
+    formula = costs.formulae(contract("up", "n K", "n", "head 2", ""))["up"]
+    assert str(formula) == "M*(head*2+1)+(K+1)*ΣC"
+    assert formula.letters == ["K", "ΣC", "M", "head"]
+    assert formula.evaluate({"M": 2, "K": 3, "ΣC": 5, "head": 7}) == 2 * (7 * 2 + 1) + (3 + 1) * 5
 
 
 def test_it_prints_as_in_a_paper():
-    assert costs.pretty("M*C*(ch*h*w + H)") == "M·C·(ch·h·w + H)"
+    assert costs.pretty("M*C*(ch*h*w+H)") == "M·C·(ch·h·w + H)"
     assert costs.pretty("K*ΣC") == "K·ΣCᵢ"
 
 

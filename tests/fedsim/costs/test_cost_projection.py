@@ -5,10 +5,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from cost_samples import flow, method, setting
+from cost_samples import flow, formulae_of, method, setting
 
 from fedsim.costs.files import write_files
-from fedsim.costs.formula import Cost
 from fedsim.costs.projection import Link, parse_link, project
 from fedsim.errors import UserError
 
@@ -27,7 +26,7 @@ def test_a_million_clients_by_the_formula():
 def test_published_costs_grow_with_the_clients_alone():
     """FedTGP's table 5 for a million clients: FML 2 · 924,708 each, FedTGP's download 512 · 100 each."""
     letters = {"M": 20, "aux": 924_708}
-    fml = method("fml", "FML", cost=Cost(up="M*aux", down="M*aux"), letters=letters)
+    fml = method("fml", "FML", formulae=formulae_of("fml"), letters=letters)
     twenty = setting(fml, num_clients=20)
     assert project(fml, twenty, MILLION).elements == 2 * 924_708 * MILLION
     tgp = method(letters={"K": 512, "ΣC": 868, "M": 20, "C": 100})
@@ -48,7 +47,7 @@ def test_rounds_are_projected_one_by_one():
 
 def test_without_elements_the_bytes_of_a_client_count():
     local = method(
-        cost=Cost(up="0", down="0"),
+        formulae=formulae_of("local"),
         letters={},
         up=flow("up", formula="0", elements=0, expected=0),
         down=flow("down", formula="0", elements=0, expected=0, wire_bytes=40),

@@ -7,7 +7,6 @@ import pytest
 from cost_samples import flow, method, printed, setting
 
 from fedsim.costs import tables as cost_tables
-from fedsim.costs.formula import Cost
 
 
 def test_a_line_of_a_table():
@@ -68,7 +67,7 @@ def test_a_paper_that_says_otherwise_is_quoted_with_the_difference():
 def test_the_legend_tells_shared_letters_own_letters_and_notes():
     gen = method("fedgen", "FedGen", letters={"M": 2, "head": 51_300})
     lg = method("lg_fedavg", "LG-FedAvg", letters={"M": 2, "head": 51_300})
-    kd = method("fedkd", "FedKD", letters={"M": 2, "ΣC": 5}, cost=Cost(up="ΣC", down="M", note="f moves"))
+    kd = method("fedkd", "FedKD", letters={"M": 2, "ΣC": 5}, note="f moves")
     assert cost_tables.legend(setting(gen, lg, kd)) == [
         "K = 4  ΣCᵢ = 6  M = 2  C = 3",
         "head = 51,300 (FedGen, LG-FedAvg)  ΣCᵢ = 5 (FedKD)",
@@ -107,7 +106,7 @@ def test_markdown_has_a_table_and_who_is_not_in_it():
 
 def test_latex_is_mathematics():
     assert cost_tables.latex_formula("K*ΣC") == r"$K \cdot \textstyle\sum_i C_i$"
-    assert cost_tables.latex_formula("M*(head + gen)") == r"$M \cdot (\mathit{head}+\mathit{gen})$"
+    assert cost_tables.latex_formula("M*(head+gen)") == r"$M \cdot (\mathit{head}+\mathit{gen})$"
     assert cost_tables.latex_formula("(K+1)*500") == r"$(K+1) \cdot 500$"
     text = cost_tables.to_latex(setting(method(up=flow("up", elements=1_026_000, printed=printed("1.03")))))
     assert text.count(r"\begin{tabular}{lllrrrrrr}") == 1

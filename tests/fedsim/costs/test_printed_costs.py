@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedsim import config, methods
-from fedsim.costs import formula as costs
+from fedsim.costs.formula import formulae, letters_of
 from fedsim.costs.printed import Printed, printed_costs, printed_formulae
 from fedsim.data import ClientData, Dataset, Subset
 from fedsim.method import Setting, Task
@@ -45,13 +45,12 @@ def experiment(name="fedproto", /, **sections):
 
 
 def elements(method, **options):
-    """(up, down) of one round, by the method's own formula."""
+    """(up, down) of one round, by the formulae of the method's contract."""
     chosen = experiment(method, method={"name": method, **options})
     task = Task(NUM_CLIENTS, NUM_CLASSES, 512, (3, 32, 32))
     setting = Setting(chosen, chosen.method_config(), task, Commons())
-    cost = methods.load(method).cost(setting.config)
-    letters = costs.letters_of(setting)
-    return costs.evaluate(cost.up, letters), costs.evaluate(cost.down, letters)
+    cost, letters = formulae(methods.load(method).contract(setting.config)), letters_of(setting)
+    return cost["up"].evaluate(letters), cost["down"].evaluate(letters)
 
 
 @pytest.mark.parametrize(

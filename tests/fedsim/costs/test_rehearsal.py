@@ -5,7 +5,6 @@ import pytest
 
 from fedsim import assembly, config, contract, models
 from fedsim.contract import Contract, Field, Payload, class_ids
-from fedsim.costs import formula as costs
 from fedsim.costs import rehearsal
 from fedsim.errors import UserError
 from fedsim.methods import fedtgp
@@ -112,7 +111,3 @@ def test_methods_on_the_same_data_share_one_partition():
     assert rehearsal.federation_of(make("fedtgp")) is rehearsal.federation_of(make("local"))
     other = config.build([{"run": {"clients": 4, "rehearsal": True}}])
     assert rehearsal.federation_of(make("fedtgp")) is not rehearsal.federation_of(other)
-
-
-def test_formulae_name_their_letters():
-    assert costs.letters_in("M*(head+K)", "K*ΣC", "0") == ["M", "head", "K", "ΣC"]

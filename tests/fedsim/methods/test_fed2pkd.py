@@ -8,7 +8,7 @@ import torch
 from toys import CPU, toy_commons
 
 from fedsim import methods
-from fedsim.costs import formula as costs
+from fedsim.costs.formula import formulae
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.families.public_samples import public_features
 from fedsim.methods.fed2pkd import (
@@ -210,9 +210,11 @@ def test_sent_samples_give_the_bits_of_known_ones(toy):
 def test_cost():
     module = methods.load("fed2pkd")
     letters = {"M": 3, "C": 10, "K": 512, "ΣC": 12, "U": 10, "Np": 2500, "inputs": 3072, "Nb": 50}
-    cost = module.cost(module.Config())
-    assert costs.evaluate(cost.up, letters) == 3 * 50 * (512 + 10) + 12 * 512
-    assert costs.evaluate(cost.down, letters) == 3 * (50 * 512 + 10 * 512)
-    dear = module.cost(module.Config(server_model="ResNet34", aggregation="weighted", public_data="sent"))
-    assert costs.evaluate(dear.up, letters) == 3 * 2500 * 10 + 3 * 50 * (512 + 10) + 12 * 513
-    assert costs.evaluate(dear.setup_down, letters) == 3 * 2500 * 3072
+    cost = formulae(module.contract(module.Config()))
+    assert cost["up"].evaluate(letters) == 3 * 50 * (512 + 10) + 12 * 512
+    assert cost["down"].evaluate(letters) == 3 * (50 * 512 + 10 * 512)
+    dear = formulae(
+        module.contract(module.Config(server_model="ResNet34", aggregation="weighted", public_data="sent"))
+    )
+    assert dear["up"].evaluate(letters) == 3 * 2500 * 10 + 3 * 50 * (512 + 10) + 12 * 513
+    assert dear["setup_down"].evaluate(letters) == 3 * 2500 * 3072

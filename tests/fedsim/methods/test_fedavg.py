@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsim import assembly, config, methods
 from fedsim.contract import Payload
-from fedsim.costs import formula as costs
+from fedsim.costs.formula import formulae, letters_of
 from fedsim.errors import UserError
 from fedsim.families.whole_model import SharingConfig, learning_rate, shared_tensors
 from fedsim.method import Upload
@@ -234,9 +234,9 @@ def test_what_travels_is_parameters_in_one_vector(toy):
 def test_sizes_and_cost_of_the_4_layer_cnn(method):
     setting = setting_of(method, dataset="digits", group="CNN")
     assert setting.dimensions["model"] == 582_026  # as FedTGP's paper has it
-    cost = methods.load(method).cost(setting.config)
-    assert costs.evaluate(cost.up, costs.letters_of(setting)) == 3 * 582_026
-    assert costs.evaluate(cost.down, costs.letters_of(setting)) == 3 * 582_026
+    cost = formulae(methods.load(method).contract(setting.config))
+    assert cost["up"].evaluate(letters_of(setting)) == 3 * 582_026
+    assert cost["down"].evaluate(letters_of(setting)) == 3 * 582_026
 
 
 @pytest.mark.parametrize("buffers", ["local", "averaged"])

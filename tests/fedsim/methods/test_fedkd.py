@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, kl_div, mse_loss
 
 from fedsim import config
 from fedsim.contract import Payload
-from fedsim.costs.formula import evaluate
+from fedsim.costs.formula import formulae
 from fedsim.errors import ContractError, UserError
 from fedsim.families.auxiliary_model import new_auxiliary
 from fedsim.learning.parameters import flatten
@@ -178,9 +178,10 @@ def test_there_is_a_rank_for_each_matrix_of_the_auxiliary_model():
 def test_the_cost_is_that_of_the_auxiliary_model_before_training(energy):
     some = setting((1, 8, 8), energy_start=energy, auxiliary="MLP")
     letters = some.dimensions | fedkd.rehearsal_sizes(some)
-    cost = fedkd.cost(some.config)
-    assert evaluate(cost.up, letters) == evaluate(cost.down, letters) == 20 * letters["f"]
-    assert "weights" in cost.note
+    contract = fedkd.contract(some.config)
+    cost = formulae(contract)
+    assert cost["up"].evaluate(letters) == cost["down"].evaluate(letters) == 20 * letters["f"]
+    assert "weights" in contract.note
     # The same from numpy: each matrix at its rank, or as it is.
     expected = 0
     for weight in new_auxiliary(some).parameters():

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from toys import elements
 
 from fedsim import assembly, config, methods
 from fedsim.contract import Payload
-from fedsim.costs import formula as costs
+from fedsim.costs.formula import formulae, letters_of
 from fedsim.errors import UserError
 from fedsim.method import Upload
 from fedsim.methods.fednh import PrototypeHead
@@ -175,14 +176,10 @@ def test_contract_and_cost_say_what_travels():
         client.train(0)
         uploads.append(Upload(number, len(client.data.train), client.upload()))
     down = server.aggregate(0, uploads).down
-    contract, cost = methods.load("fednh").contract(setting.config), methods.load("fednh").cost(setting.config)
-    letters = costs.letters_of(setting)
-    up_elements = sum(
-        field.elements(item.arrays[name].shape) for item in uploads for name, field in contract.up.items()
-    )
-    assert up_elements == costs.evaluate(cost.up, letters)
-    down_elements = sum(field.elements(down[name].shape) for name, field in contract.down.items())
-    assert 3 * down_elements == costs.evaluate(cost.down, letters)
+    contract = methods.load("fednh").contract(setting.config)
+    cost, letters = formulae(contract), letters_of(setting)
+    assert sum(elements(item.arrays, contract.up) for item in uploads) == cost["up"].evaluate(letters)
+    assert 3 * elements(down, contract.down) == cost["down"].evaluate(letters)
     # Five layers of widths 2, 64, 64, 64, 64, 8, and the scale.
     assert letters["model"] == 2 * 64 + 3 * 64 * 64 + 64 * 8 + 4 * 64 + 8 + 1
     assert contract.payloads() == {Payload.PARAMETERS, Payload.PROTOTYPES, Payload.COUNTS, Payload.INDEX}

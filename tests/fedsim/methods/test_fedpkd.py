@@ -7,7 +7,7 @@ from toys import CPU, toy_commons
 
 from fedsim import assembly, config, methods
 from fedsim.contract import Payload
-from fedsim.costs import formula as costs
+from fedsim.costs.formula import formulae
 from fedsim.data import Federation
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.public_distillation import nearest_share
@@ -111,6 +111,6 @@ def test_the_size_of_what_is_kept_is_known_beforehand(theta, kept):
 def test_cost():
     module = methods.load("fedpkd")
     letters = {"M": 3, "C": 10, "K": 512, "ΣC": 12, "U": 9, "Np": 2500, "inputs": 3072, "kept": 2000}
-    cost = module.cost(module.Config())
-    assert costs.evaluate(cost.up, letters) == 3 * 2500 * 10 + 12 * (512 + 1)
-    assert costs.evaluate(cost.down, letters) == 3 * (2000 * 10 + 9 * 512)
+    cost = formulae(module.contract(module.Config()))
+    assert cost["up"].evaluate(letters) == 3 * 2500 * 10 + 12 * (512 + 1)
+    assert cost["down"].evaluate(letters) == 3 * (2000 * 10 + 9 * 512)

@@ -9,7 +9,7 @@ from toys import CPU, toy_commons
 
 from fedsim import methods
 from fedsim.contract import Payload
-from fedsim.costs import formula as costs
+from fedsim.costs.formula import formulae
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.public_distillation import aggregate_logits, client_loss, distances_to_class, importance
 from fedsim.families.prototypes import PrototypeClient
@@ -61,12 +61,12 @@ def test_cost():
     """Up Σᵢ (N_p C + C_i K), down M (N_p C + C K), and N_p images for each client if they are sent."""
     module = methods.load("fedprotokd")
     letters = {"M": 3, "C": 10, "K": 512, "ΣC": 12, "U": 10, "Np": 2500, "inputs": 3072}
-    cost = module.cost(module.Config())
-    assert costs.evaluate(cost.up, letters) == 3 * 2500 * 10 + 12 * 512
-    assert costs.evaluate(cost.down, letters) == 3 * (2500 * 10 + 10 * 512)
-    assert costs.evaluate(cost.setup_down, letters) == 0
-    sent = module.cost(module.Config(public_data="sent"))
-    assert costs.evaluate(sent.setup_down, letters) == 3 * 7_680_000  # the paper's 2500 images of CIFAR-10
+    cost = formulae(module.contract(module.Config()))
+    assert cost["up"].evaluate(letters) == 3 * 2500 * 10 + 12 * 512
+    assert cost["down"].evaluate(letters) == 3 * (2500 * 10 + 10 * 512)
+    assert cost["setup_down"].evaluate(letters) == 0
+    sent = formulae(module.contract(module.Config(public_data="sent")))
+    assert sent["setup_down"].evaluate(letters) == 3 * 7_680_000  # the paper's 2500 images of CIFAR-10
 
 
 def test_the_first_round_is_local_training(federation, toy):

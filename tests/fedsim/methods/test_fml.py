@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedsim import config
 from fedsim.contract import Payload
-from fedsim.costs.formula import evaluate
+from fedsim.costs.formula import formulae
 from fedsim.errors import UserError
 from fedsim.learning.parameters import flatten, load_flat
 from fedsim.method import Setting, Task, Upload
@@ -109,8 +109,8 @@ def test_only_the_auxiliary_model_travels_and_costs_what_the_papers_print():
     experiment = config.build([{"run": {"clients": 20}, "model": {"group": "HtFE8"}, "method": {"name": "fml"}}])
     setting = Setting(experiment, experiment.method_config(), Task(20, 100, 512, (3, 32, 32)), None)
     assert fml.sizes(setting) == {"aux": 924_708}
-    cost = fml.cost(setting.config)
-    up, down = (evaluate(formula, setting.dimensions) for formula in (cost.up, cost.down))
+    cost = formulae(fml.contract(setting.config))
+    up, down = (cost[way].evaluate(setting.dimensions) for way in ("up", "down"))
     assert up == down == 18_494_160
     assert up + down == 36_988_320  # 36.99 M in table 5 of FedTGP
     assert fml.contract(setting.config).payloads() == {Payload.PARAMETERS}

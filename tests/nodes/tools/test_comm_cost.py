@@ -10,10 +10,12 @@ import pytest
 from made_run import make_run
 from rich.console import Console
 
-from fedsim.costs.formula import Cost
+from fedsim.contract import DIRECTIONS
+from fedsim.costs.formula import Formula, formulae
 from fedsim.costs.measured import Flow, MethodCost, SettingCosts
 from fedsim.costs.projection import Link
 from fedsim.errors import UnknownName, UserError
+from fedsim.methods import fedtgp
 from fedsim.results.load import load
 from nodes.display.costs import count, show_series, show_setting
 from nodes.tools import comm_cost
@@ -32,6 +34,11 @@ def row(round: int, client: int, way: str, purpose: str, *levels: int) -> list[A
 def books(folder: Path, num_rounds: int = 2) -> Books:
     run = load(folder)
     return Books(run.ledger, run.rounds, num_rounds)
+
+
+def found(**numbers: str) -> dict[str, Formula]:
+    """Formulae that are numbers."""
+    return {way: Formula(((numbers[way],),) if way in numbers else ()) for way in DIRECTIONS}
 
 
 @pytest.fixture
@@ -78,7 +85,7 @@ def test_the_kernel_is_asked_at_both_ends_of_the_rounds(folder: Path) -> None:
 
 def test_flows_hold_formula_ledger_and_kernel_side_by_side(folder: Path) -> None:
     experiment = comm_cost.config.build([{"method": {"name": "local"}}])
-    cost = Cost(up="30", down="M*5", setup_up="3")
+    cost = found(up="30", down="5", setup_up="3")
     flows = list(comm_cost._flows(experiment, cost, {"M": 1}, books(folder), {}, curve=False))
     up, down, setup = flows
     assert (up.way, up.expected, up.elements, up.wire_bytes, up.kernel_bytes) == ("up", 60, 60, 322, 322)
@@ -98,7 +105,7 @@ def test_only_whole_heartbeats_explain_what_the_kernel_saw_beyond(
     path.write_text(path.read_text().replace('"kernel_bytes_up": 1322', f'"kernel_bytes_up": {1322 + beyond}'))
     sections = {"cluster": {"heartbeat_seconds": heartbeat}, "method": {"name": "local"}}
     flows = comm_cost._flows(
-        comm_cost.config.build([sections]), Cost(up="30", down="5"), {}, books(folder), {}, curve=False
+        comm_cost.config.build([sections]), found(up="30", down="5"), {}, books(folder), {}, curve=False
     )
     up = next(flows)
     assert (up.heartbeat_bytes, up.wire_bytes) == (explained, 322 + explained)
@@ -127,14 +134,6 @@ def test_a_method_that_cannot_work_is_an_error_or_a_line() -> None:
     assert costs.refused["FedAvg"].startswith("FedAvg averages whole models")
 
 
-def test_a_method_without_a_formula_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("fedsim.methods.local.cost")
-    with pytest.raises(
-        UserError, match=r"^local has no cost formula; add `cost\(config\)` to fedsim/methods/local.py\.$"
-    ):
-        comm_cost.measure_setting([{"run": {"clients": 2}}], ["local"])
-
-
 # ------------------------------------------------------------------------------------------------ on the terminal
 
 
@@ -148,7 +147,7 @@ def costs(num_clients: int = 20) -> SettingCosts:
     tgp = MethodCost(
         name="fedtgp",
         title="FedTGP",
-        cost=Cost(up="K*ΣC", down="M*K*C"),
+        formulae=formulae(fedtgp.contract(fedtgp.Config())),
         letters=letters,
         flows=(flow("up"), flow("down")),
         num_connections=20,
