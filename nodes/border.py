@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsim import contract
+from fedsim import config, contract
+from fedsim.config import Experiment
 from fedsim.contract import Arrays, Contract, Fields
 from fedsim.errors import ContractError
 from protocol.codec import Parcel, pack
@@ -55,3 +56,13 @@ def tests_of(metrics: Mapping[str, float]) -> list[str]:
 def where(client: int, round: int, direction: str) -> str:
     """How the border names a message: which client, which round, which way."""
     return f"client {client}, round {round}, {direction}"
+
+
+def pack_experiment(experiment: Experiment) -> Parcel:
+    """The experiment as one array of JSON text, which is how Welcome carries it."""
+    text = np.frombuffer(config.to_json(experiment), np.uint8)
+    return pack({"experiment": text}, {"experiment": "experiment"})
+
+
+def unpack_experiment(arrays: Arrays) -> Experiment:
+    return config.from_json(arrays["experiment"].tobytes())

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from commands import PATIENCE_SECONDS
 
-from fedsim import assembly, config
+from fedsim import assembly
 from fedsim.data import Federation
+from nodes.border import unpack_experiment
 from nodes.work import Order, Report, carry_out
 from protocol import messages
 from protocol.codec import Decoded, pack
@@ -49,7 +50,7 @@ class HandmadeClient:
         welcome = self.receive()
         assert isinstance(welcome.message, messages.Welcome), welcome.message
         self.run = welcome.message.run
-        self.experiment = config.from_json(welcome.arrays["experiment"].tobytes())
+        self.experiment = unpack_experiment(welcome.arrays)
         federation = Federation(self.experiment)
         torch.set_num_threads(1)
         self.half = assembly.make_client(self.experiment, federation, self.client)

@@ -15,18 +15,18 @@ from typing import TypedDict
 
 import torch
 
-from fedsim import assembly, config
+from fedsim import assembly
 from fedsim.contract import Arrays
 from fedsim.data import Federation
 from fedsim.errors import FedsimError
-from nodes.border import Border, check_metrics, where
+from nodes.border import Border, check_metrics, unpack_experiment, where
 from nodes.checkpoint import StateFiles, client_files
 from nodes.launchers import processes
 from nodes.launchers.placement import Placement
 from nodes.work import Order, carry_out
 from protocol import keys as key_files
 from protocol import messages
-from protocol.codec import Decoded, Parcel, pack
+from protocol.codec import Decoded, Parcel
 from protocol.errors import AddressUnusable, AdmissionRefused, DecodeError, PeerUnreachable, ProtocolError
 from protocol.keys import KeyPair
 from protocol.limits import DEFAULT_LIMITS, Limits
@@ -144,7 +144,7 @@ class ClientNode:
         """Build everything anew, also after a reconnection to a server that was started again."""
         self._run = welcome.run
         self._last_round, self._last_answer = -1, None
-        experiment = config.from_json(arrays["experiment"].tobytes())
+        experiment = unpack_experiment(arrays)
         torch.set_num_threads(1)
         federation = Federation(experiment)
         device = torch.device(self.settings.placement.device)
@@ -213,14 +213,6 @@ def _with_attempt(answer: messages.Result, attempt: int) -> messages.Result:
     return messages.Result(
         run=answer.run, round=answer.round, attempt=attempt, metrics=answer.metrics, seconds=answer.seconds
     )
-
-
-def experiment_parcel(experiment: config.Experiment) -> Parcel:
-    """The experiment as one array of JSON text, which is how Welcome carries it."""
-    import numpy as np
-
-    text = np.frombuffer(config.to_json(experiment), np.uint8)
-    return pack({"experiment": text}, {"experiment": "experiment"})
 
 
 class ClientKeys(TypedDict, total=False):

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fedsim.config import Cluster
+from nodes.launchers import processes
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -45,6 +48,18 @@ def place_server(gpus: Sequence[str]) -> Placement:
     if gpus:
         return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": gpus[0]})
     return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": ""}, (0,))
+
+
+def use_server_device(cluster: Cluster) -> torch.device:
+    """Must come before this process touches CUDA for the first time."""
+    placement = place_server(usable_gpus(cluster.device))
+    os.environ.update(placement.environment)
+    return torch.device(placement.device)
+
+
+def use_server_threads(cluster: Cluster) -> None:
+    """The server computes while clients are idle, so it may have every core."""
+    torch.set_num_threads(cluster.server_threads or len(processes.cores()))
 
 
 def usable_gpus(device: str = "auto") -> list[str]:

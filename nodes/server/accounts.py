@@ -1,5 +1,6 @@
 """The run's books: every message that the server sends or receives goes through here, then the kernel is asked."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from protocol.kernel import TcpCounters
@@ -13,13 +14,21 @@ PURPOSES = ("method", "evaluation", "setup", "control")
 
 
 class Accounts:
-    """A ledger that knows the round we are in."""
+    """A ledger that knows the round we are in, and whose part in it is the method's own cost."""
 
     def __init__(self, socket: ServerSocket):
         self.ledger = Ledger()
         self.round = BEFORE_FIRST_ROUND
+        self._cohort: frozenset[int] = frozenset()
         self._socket = socket
         self._ended_early: set[int] = set()
+
+    def begin_round(self, round: int, cohort: Iterable[int]) -> None:
+        self.round, self._cohort = round, frozenset(cohort)
+
+    def purpose_of_work(self, client: int) -> str:
+        """What questions to a client, and its answers, are booked as in this round."""
+        return "method" if client in self._cohort else "evaluation"
 
     def sent(self, receipt: Receipt, client: int, purpose: str) -> None:
         self.ledger.record(receipt, round=self.round, client=client, direction="down", purpose=purpose)

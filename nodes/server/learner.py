@@ -1,11 +1,10 @@
 """The learning half of the server: whom a round asks, what it makes of the answers, what is recorded.
 
-No sockets and no processes: the cluster's server and the in-process oracle are driven by the same conductor,
+No sockets and no processes: the cluster's server and the in-process oracle are driven by the same learner,
 which is why they give the same bits.
 """
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,8 +19,6 @@ from fedsim.method import Metrics, State, Upload
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
 from nodes.border import Border, tests_of
-from nodes.launchers.placement import place_server, usable_gpus
-from nodes.launchers.processes import cores
 from nodes.work import Order, Report
 
 Row = dict[str, float | int | None]
@@ -40,7 +37,7 @@ class Plan:
         return self.order if client in self.cohort else Order(self.order.round, False, self.order.evaluate)
 
 
-class Conductor:
+class Learner:
     """Round after round: `plan`, then `conclude` with the reports. Rounds count from 0; round `rounds` only
     evaluates, so that the last aggregation counts."""
 
@@ -155,15 +152,3 @@ def _further_accuracies(of_clients: list[Metrics]) -> Row:
 def _whole(metrics: Metrics) -> dict[str, float | int]:
     """Counts of samples are whole numbers, whatever they travelled as."""
     return {n: int(value) if n in ("correct", "tested") else value for n, value in metrics.items()}
-
-
-def use_server_device(experiment: Experiment) -> torch.device:
-    """Must come before this process touches CUDA for the first time."""
-    placement = place_server(usable_gpus(experiment.cluster.device))
-    os.environ.update(placement.environment)
-    return torch.device(placement.device)
-
-
-def use_server_threads(experiment: Experiment) -> None:
-    """The server computes while clients are idle, so it may have every core."""
-    torch.set_num_threads(experiment.cluster.server_threads or len(cores()))

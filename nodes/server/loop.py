@@ -1,31 +1,34 @@
 """The server's loop: gathers clients, plays rounds, says goodbye. One loop with one visible deadline.
 
-Who may join and how messages travel is `reception.Reception`'s matter, who is asked when is decided by
-`rounds.Round`, what is learned by `conductor.Conductor`, and every byte is booked in `accounts.Accounts`.
+Who is here and what they say comes from `reception.Reception`, who is asked when is decided by `rounds.Round`,
+what is learned by `learner.Learner`. Only this loop knows all three.
 """
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fedsim.contract import Arrays
 from fedsim.errors import ContractError
 from fedsim.method import Upload
-from nodes.border import where
 from nodes.checkpoint import Checkpoints, Manifest
 from nodes.server.events import EventLog
-from nodes.server.learner import Conductor, Plan, Row
-from nodes.server.members import Member
-from nodes.server.reception import Reception, RunStopped
+from nodes.server.learner import Learner, Plan, Row
+from nodes.server.reception import Answered, Event, Failed, Gone, Joined, Reception, Refused, Rejected, Returned
 from nodes.server.rounds import Round, Timing
 from nodes.work import Report
 from protocol import messages
 from protocol.codec import Parcel
 from protocol.ledger import Audit
-from protocol.transport import Arrived, ServerSocket
 
 log = logging.getLogger("server")
 
 _POLL_SECONDS = 0.2
+
+
+class RunStopped(Exception):
+    """The run cannot or shall not go on; the message says why. Results so far are kept."""
 
 
 @dataclass
@@ -37,198 +40,269 @@ class Outcome:
     audits: list[Audit] = field(default_factory=list)
 
 
-class Coordinator(Reception):
-    """Drives a conductor with the clients that the reception has let in."""
+@dataclass(frozen=True)
+class _OpenRound:
+    """A round that is being played: what was planned, what goes down, how far it is, what came up."""
+
+    plan: Plan
+    down: Parcel
+    state: Round
+    asked_at: dict[int, float] = field(default_factory=dict)
+    reports: dict[int, Report] = field(default_factory=dict)
+
+
+class ServerLoop:
+    """Drives a learner with the clients that the reception has let in. `clock` is the reception's, too."""
 
     def __init__(
         self,
-        conductor: Conductor,
-        socket: ServerSocket,
+        learner: Learner,
+        reception: Reception,
         events: EventLog,
-        resumed: Manifest | None = None,
+        first_round: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ):
-        super().__init__(conductor, socket, events, resumed)
-        self._checkpoints = Checkpoints(conductor.folder.checkpoints)
-        self._round: Round | None = None
-        self._plan: Plan | None = None
-        self._down = Parcel()
-        self._reports: dict[int, Report] = {}
-        self._asked_at: dict[int, float] = {}
+        self.learner = learner
+        self.reception = reception
+        self.events = events
+        self._members = reception.members
+        self._cluster = learner.experiment.cluster
+        self._checkpoints = Checkpoints(learner.folder.checkpoints)
+        self._first_round = first_round
+        self._clock = clock
+        self._stop_requested: str | None = None
+        self._setups: dict[int, Arrays] = {}
+        self._setup: Parcel | None = None
+        """What every client gets before its first round; None until all have joined."""
+        self._open: _OpenRound | None = None
 
     def run(self) -> Outcome:
         try:
             self._gather()
-            first = 0 if self._resumed is None else self._resumed.round + 1
-            for number in range(first, self.conductor.last_round + 1):
-                self._play(self.conductor.plan(number))
+            for number in range(self._first_round, self.learner.last_round + 1):
+                self._play(self.learner.plan(number))
             outcome = Outcome(True, "the run is complete")
         except RunStopped as stop:
             outcome = Outcome(False, str(stop))
         except ContractError as error:
             log.exception("the server's half of the method is to be mended")
             outcome = Outcome(False, str(error))
-        outcome.audits = self._say_goodbye(outcome.reason)
-        self.conductor.folder.write_ledger(self.accounts.ledger.rows())
-        if self.conductor.down:
-            self.conductor.folder.write_final(self.conductor.down)
+        for event in self.reception.goodbye(outcome.reason):
+            self._on(event)
+        outcome.audits = self.reception.accounts.audit()
+        self.learner.folder.write_ledger(self.reception.accounts.ledger.rows())
+        if self.learner.down:
+            self.learner.folder.write_final(self.learner.down)
         return outcome
+
+    def request_stop(self, reason: str) -> None:
+        """From a signal handler: the run ends at the next safe point, and at once inside the server's step."""
+        self._stop_requested = reason
+        if self.learner.is_learning:
+            raise RunStopped(reason)
 
     def _gather(self) -> None:
         """Wait for all clients; then the method's set-up, once."""
-        started = time.monotonic()
-        limit = self.experiment.cluster.join_seconds
-        while missing := self.members.missing():
-            if time.monotonic() - started > limit:
+        started, limit = self._clock(), self._cluster.join_seconds
+        while missing := self._members.missing():
+            if self._clock() - started > limit:
                 raise RunStopped(
-                    f"{len(missing)} of {self.members.num_clients} clients did not join within {limit:g} s: "
+                    f"{len(missing)} of {self._members.num_clients} clients did not join within {limit:g} s: "
                     f"{_some(missing)}; start them, or raise cluster.join_seconds."
                 )
-            self._serve(_POLL_SECONDS)
-        sizes = {client: self.members.by_id[client].num_train for client in self.members.by_id}
-        down = self.conductor.setup([Upload(c, sizes[c], a) for c, a in self._setups.items()])
-        fields = self.conductor.border.contract.setup_down
-        self._setup_parcel = self.conductor.border.outgoing(down, fields, "server, set-up, down")
-        for member in self.members.by_id.values():
-            self._send_setup(member)
-        memory = [member.ready.pss_bytes for member in self.members.by_id.values() if member.ready]
+            self._listen(_POLL_SECONDS)
+        ready = [member.ready for member in self._members.by_id.values() if member.ready]
+        sizes = self._members.num_train()
+        down = self.learner.setup([Upload(c, sizes[c], arrays) for c, arrays in self._setups.items()])
+        fields = self.learner.border.contract.setup_down
+        self._setup = self.learner.border.outgoing(down, fields, "server, set-up, down")
+        for client in self._members.by_id:
+            self._send_setup(client, self._setup)
         self.events.say(
             "joined",
-            clients=len(memory),
-            seconds=time.monotonic() - started,
-            pss_bytes_mean=sum(memory) / len(memory),
-            start_seconds_max=max(m.ready.start_seconds for m in self.members.by_id.values() if m.ready),
+            clients=len(ready),
+            seconds=self._clock() - started,
+            pss_bytes_mean=sum(item.pss_bytes for item in ready) / len(ready),
+            start_seconds_max=max(item.start_seconds for item in ready),
         )
+
+    # ------------------------------------------------------------------------------------------ one round
 
     def _play(self, plan: Plan) -> None:
-        """One round from the first question to the last answer, then the server's own step."""
-        started = time.monotonic()
-        self._plan, self.accounts.round = plan, plan.order.round
-        self._reports = {}
-        contract, cluster = self.conductor.border.contract, self.experiment.cluster
-        self._down = self.conductor.border.outgoing(
-            self.conductor.down, contract.down, f"server, round {plan.order.round}, down"
-        )
-        current = self._round = Round(
-            cohort=plan.cohort,
-            others=plan.others,
-            places=self.members.places(),
-            lost_since=self.members.lost_since(started),
-            expected_seconds=self.members.expected_seconds(),
-            quorum=cluster.quorum,
-            timing=Timing(cluster.deadline_seconds, cluster.rejoin_seconds),
-            now=started,
-        )
-        self.events.say("round_started", round=plan.order.round, cohort=len(plan.cohort))
-        while not current.done:
+        round, started = plan.order.round, self._clock()
+
+        # 1. Who takes part, and what goes down to them.
+        current = self._open = self._begin(plan, started)
+        self.events.say("round_started", round=round, cohort=len(plan.cohort))
+
+        # 2. Ask and listen, until everyone has answered or is left out.
+        while not current.state.done:
             self._ask(current)
-            now = time.monotonic()
-            self._serve(min(_POLL_SECONDS, current.next_deadline() - now))
-            for client, reason in current.expire(time.monotonic()).items():
-                self.events.say("left_out", round=plan.order.round, client=client, reason=reason)
-        verdict = current.verdict()
-        if not verdict.has_quorum:
-            gone = ", ".join(f"client {client}: {reason}" for client, reason in verdict.missing.items())
-            raise RunStopped(
-                f"round {plan.order.round} has no quorum: {len(verdict.answered)} clients answered, "
-                f"cluster.quorum = {cluster.quorum:g} of {len(plan.cohort)} is needed ({gone})."
-            )
-        collected = time.monotonic()
-        self.events.say("collected", round=plan.order.round, train=plan.order.train)
-        sizes = {client: self.members.by_id[client].num_train for client in self._reports}
-        row = self.conductor.conclude(plan, self._reports, sizes)
-        self.conductor.folder.add_timings(
-            plan.order.round, {client: report.seconds for client, report in self._reports.items()}
-        )
+            self._listen(min(_POLL_SECONDS, current.state.next_deadline() - self._clock()))
+            for client, reason in current.state.expire(self._clock()).items():
+                self.events.say("left_out", round=round, client=client, reason=reason)
+
+        # 3. Are these enough?
+        self._require_quorum(current)
+        collected = self._clock()
+        self.events.say("collected", round=round, train=plan.order.train)
+
+        # 4. The server's own step.
+        row = self.learner.conclude(plan, current.reports, self._members.num_train())
+        seconds = {client: report.seconds for client, report in current.reports.items()}
+        self.learner.folder.add_timings(round, seconds)
+
+        # 5. A state to go on from.
         if plan.save:
-            self._save(plan.order.round)
-        self._round = None
+            self._save(round)
+        self._open = None
         self._say_round_finished(row, started, collected)
 
-    def _ask(self, current: Round) -> None:
+    def _begin(self, plan: Plan, now: float) -> _OpenRound:
+        round, border, members = plan.order.round, self.learner.border, self._members
+        self.reception.accounts.begin_round(round, plan.cohort)
+        down = border.outgoing(self.learner.down, border.contract.down, f"server, round {round}, down")
+        state = Round(
+            cohort=plan.cohort,
+            others=plan.others,
+            places=members.places(),
+            lost_since=members.lost_since(now),
+            expected_seconds=members.expected_seconds(),
+            quorum=self._cluster.quorum,
+            timing=Timing(self._cluster.deadline_seconds, self._cluster.rejoin_seconds),
+            now=now,
+        )
+        return _OpenRound(plan, down, state)
+
+    def _ask(self, current: _OpenRound) -> None:
         """Send work to everyone whose turn it is."""
-        assert self._plan is not None
-        for ask in current.asks(time.monotonic()):
-            member, order = self.members.by_id[ask.client], self._plan.order_for(ask.client)
+        for ask in current.state.asks(self._clock()):
+            order = current.plan.order_for(ask.client)
             work = messages.Work(
-                run=self._run,
+                run=self.reception.run,
                 round=order.round,
                 attempt=ask.attempt,
                 slot=ask.slot,
                 train=order.train,
                 evaluate=order.evaluate,
-                save=self._plan.save,
-                keep=member.named_round,
+                save=current.plan.save,
+                keep=self._members.by_id[ask.client].named_round,
             )
-            purpose = "method" if ask.client in self._plan.cohort else "evaluation"
-            parcel = self._down if order.train or order.evaluate else Parcel()
-            self._asked_at[ask.client] = time.monotonic()
-            if self._send(member, work, parcel, purpose):
+            parcel = current.down if order.train or order.evaluate else Parcel()
+            purpose = self.reception.accounts.purpose_of_work(ask.client)
+            current.asked_at[ask.client] = self._clock()
+            if self.reception.send(ask.client, work, parcel, purpose):
                 self.events.say("asked", round=order.round, client=ask.client, train=order.train)
+
+    def _require_quorum(self, current: _OpenRound) -> None:
+        verdict, plan = current.state.verdict(), current.plan
+        if not verdict.has_quorum:
+            gone = ", ".join(f"client {client}: {reason}" for client, reason in verdict.missing.items())
+            raise RunStopped(
+                f"round {plan.order.round} has no quorum: {len(verdict.answered)} clients answered, "
+                f"cluster.quorum = {self._cluster.quorum:g} of {len(plan.cohort)} is needed ({gone})."
+            )
 
     def _save(self, round: int) -> None:
         """All clients that answered have saved; the manifest makes the set a checkpoint."""
-        members = self.members.by_id.values()
+        members = self._members.by_id.values()
         manifest = Manifest(
             round=round,
             client_rounds={str(member.client): member.saved_round for member in members},
-            history=self.conductor.history,
-            ledger=self.accounts.ledger.rows(),
-            states=self._states,
+            history=self.learner.history,
+            ledger=self.reception.accounts.ledger.rows(),
+            states=self.reception.states,
         )
-        self._checkpoints.save(manifest, self.conductor.state())
+        self._checkpoints.save(manifest, self.learner.state())
         for member in members:
             member.named_round = member.saved_round
         self.events.say("checkpoint", round=round)
 
     def _say_round_finished(self, row: Row, started: float, collected: float) -> None:
-        so_far = self.accounts.ledger.wire_bytes
-        now = time.monotonic()
+        accounts = self.reception.accounts
+        # Nothing is under way between rounds, so a rehearsal can hold each round against the kernel.
+        kernel = accounts.kernel_total() if self.learner.experiment.run.rehearsal else None
         self.events.say(
             "round_finished",
             **row,
-            seconds=now - started,
+            seconds=self._clock() - started,
             collect_seconds=collected - started,
-            wire_bytes_up=so_far["up"],
-            wire_bytes_down=so_far["down"],
-            **self._kernel_so_far(),
+            wire_bytes_up=accounts.ledger.wire_bytes["up"],
+            wire_bytes_down=accounts.ledger.wire_bytes["down"],
+            **({"kernel_bytes_up": kernel.received, "kernel_bytes_down": kernel.sent} if kernel else {}),
         )
 
-    def _kernel_so_far(self) -> dict[str, int]:
-        """Nothing is under way between rounds, so a rehearsal can hold each round against the kernel."""
-        kernel = self.accounts.kernel_total() if self.experiment.run.rehearsal else None
-        return {} if kernel is None else {"kernel_bytes_up": kernel.received, "kernel_bytes_down": kernel.sent}
+    # -------------------------------------------------------------------------------------- what happened
 
-    def on_result(self, result: messages.Result, member: Member, arrived: Arrived) -> None:
-        client, plan, now = member.client, self._plan, time.monotonic()
-        in_cohort = plan is not None and client in plan.cohort
-        self.accounts.received(arrived.receipt, client, "method" if in_cohort else "evaluation")
-        if self._round is None or plan is None or result.round != self.accounts.round:
+    def _listen(self, seconds: float) -> None:
+        for event in self.reception.events(seconds):
+            self._on(event)
+        if self._stop_requested:
+            raise RunStopped(self._stop_requested)
+
+    def _on(self, event: Event) -> None:
+        match event:
+            case Joined():
+                self._on_joined(event)
+            case Answered():
+                self._on_answered(event)
+            case Returned(client):
+                self._on_returned(client)
+            case Gone(client, reason):
+                self._on_gone(client, reason)
+            case Refused(reason):
+                self.events.say("refused", reason=reason)
+            case Rejected(client, reason):
+                self.events.say("rejected", client=client, reason=reason)
+            case Failed(client, round, error):
+                raise RunStopped(f"client {client} failed in round {round}: {error}")
+
+    def _on_joined(self, joined: Joined) -> None:
+        client, member = joined.client, self._members.by_id[joined.client]
+        self._setups.setdefault(client, joined.arrays)
+        self.events.say(
+            "client_ready",
+            client=client,
+            place=member.place.name,
+            start_seconds=joined.ready.start_seconds,
+            pss_bytes=joined.ready.pss_bytes,
+        )
+        if self._setup is not None and self._send_setup(client, self._setup):  # it was started again
+            self.events.say("restored", client=client, round=member.saved_round)
+            self._on_returned(client)
+
+    def _on_answered(self, answered: Answered) -> None:
+        client, result, current, now = answered.client, answered.result, self._open, self._clock()
+        if current is None or not current.state.on_answer(client, result.attempt, now):
             return
-        fields = self.conductor.border.contract.up
-        place = where(client, result.round, "up")
-        arrays = self._accept(member, arrived.decoded.arrays, fields, place, result.metrics)
-        if arrays is None or not self._round.on_answer(client, result.attempt, now):
-            return
+        member = self._members.by_id[client]
         member.has_answered = True
-        if plan.save:  # known at once: a client that dies before the round is over goes on from this state
+        if current.plan.save:  # known at once: a client that dies before the round is over goes on from this state
             member.saved_round = result.round
-        round_trip = now - self._asked_at[client]
+        round_trip = now - current.asked_at[client]
         if "train" in result.seconds:
             member.train_seconds = round_trip
         seconds = {**result.seconds, "round_trip": round_trip}
-        self._reports[client] = Report(dict(result.metrics), seconds, arrays)
+        current.reports[client] = Report(dict(result.metrics), seconds, answered.arrays)
         self.events.say("answered", round=result.round, client=client, seconds=round_trip)
 
-    def client_lost(self, member: Member, reason: str) -> None:
-        if self._round is not None:
-            if reason:
-                self._round.drop(member.client, reason, time.monotonic())
-            else:
-                self._round.on_lost(member.client, time.monotonic())
+    def _on_returned(self, client: int) -> None:
+        if self._open is not None:
+            self._open.state.on_return(client, self._clock())
+        self.events.say("returned", client=client, round=self.reception.accounts.round)
 
-    def client_returned(self, member: Member) -> None:
-        if self._round is not None:
-            self._round.on_return(member.client, time.monotonic())
+    def _on_gone(self, client: int, reason: str) -> None:
+        if self._open is not None and reason:
+            self._open.state.drop(client, reason, self._clock())
+        elif self._open is not None:
+            self._open.state.on_lost(client, self._clock())
+        self.events.say("lost", client=client, round=self.reception.accounts.round, reason=reason)
+
+    def _send_setup(self, client: int, parcel: Parcel) -> bool:
+        """Nothing is sent for a method without a set-up."""
+        if not parcel.specs:
+            return True
+        return self.reception.send(client, messages.Setup(run=self.reception.run), parcel, "setup")
 
 
 def _some(clients: list[int], most: int = 10) -> str:

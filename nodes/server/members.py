@@ -69,6 +69,9 @@ class Members:
         """Clients that are not ready."""
         return [c for c in range(self.num_clients) if c not in self.by_id or not self.by_id[c].is_ready]
 
+    def num_train(self) -> dict[int, int]:
+        return {client: member.num_train for client, member in self.by_id.items()}
+
     def places(self) -> dict[int, Place]:
         return {client: member.place for client, member in self.by_id.items()}
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from fedsim.models.groups import entries
 from fedsim.results.folder import RunFolder
 from fedsim.results.wording import FURTHER_ACCURACIES
 from nodes.checkpoint import Checkpoints, Manifest
+from nodes.launchers.placement import use_server_device, use_server_threads
 from nodes.server.accounts import audit_summary, traffic_summary
 from nodes.server.events import EventLog, Watcher
-from nodes.server.learner import Conductor, Row, use_server_device, use_server_threads
-from nodes.server.loop import Coordinator, Outcome
+from nodes.server.learner import Learner, Row
+from nodes.server.loop import Outcome, ServerLoop
+from nodes.server.reception import Reception
 from protocol import keys
 from protocol.addresses import host_of
 from protocol.errors import AddressUnusable
@@ -53,29 +56,41 @@ def serve(
     on_bound: Callable[[str], None] = lambda address: None,
 ) -> int:
     """Run the experiment of a run folder to its end; returns the exit code."""
-    with folder.in_use():
-        return _serve(folder, address, security, resume, watcher, on_bound)
-
-
-def _serve(
-    folder: RunFolder,
-    address: str,
-    security: Security | None,
-    resume: bool,
-    watcher: Watcher | None,
-    on_bound: Callable[[str], None],
-) -> int:
-    experiment = folder.experiment()
     started = time.monotonic()
-    use_server_threads(experiment)
-    limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
+    with folder.in_use():
+        learner, manifest, socket = _prepare(folder, address, security, resume)
+        with closing(socket), closing(EventLog(folder.path / "events.jsonl", watcher)) as events:
+            on_bound(socket.address)
+            try:
+                reception = Reception(socket, learner.experiment, learner.border, manifest)
+                loop = ServerLoop(learner, reception, events, first_round=manifest.round + 1 if manifest else 0)
+                _stop_on_signals(loop)
+                events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)
+                if resume and manifest is None:
+                    events.say("starts_over")
+                outcome = loop.run()
+                summary = summarise(loop, outcome, time.monotonic() - started)
+                folder.write_summary(summary)
+                events.say("finished", summary=summary)
+            except Exception as error:
+                events.say("failed", reason=str(error) or type(error).__name__)
+                raise
+    return 0 if outcome.completed and summary["audit_passed"] else 1
+
+
+def _prepare(
+    folder: RunFolder, address: str, security: Security | None, resume: bool
+) -> tuple[Learner, Manifest | None, ServerSocket]:
+    """All that can be refused, before anything in the folder is touched."""
+    experiment = folder.experiment()
+    use_server_threads(experiment.cluster)
     try:
         federation = assembly.check(experiment)
-        conductor = Conductor(experiment, federation, folder, use_server_device(experiment))
-        manifest = _restore(conductor, folder) if resume else None
+        learner = Learner(experiment, federation, folder, use_server_device(experiment.cluster))
+        manifest = _restore(learner, folder) if resume else None
         socket = ServerSocket(
             address,
-            limits=limits,
+            limits=Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE),
             keys=security.keys if security else None,
             allowed=security.allowed if security else None,
         )
@@ -87,46 +102,28 @@ def _serve(
         folder.forget_after(manifest.round if manifest else -1)
     if not experiment.run.rehearsal:
         folder.write_partition(*federation.class_counts())
-    on_bound(socket.address)
-    events = EventLog(folder.path / "events.jsonl", watcher)
-    try:
-        coordinator = Coordinator(conductor, socket, events, manifest)
-        _stop_on_signals(coordinator)
-        events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)
-        if resume and manifest is None:
-            events.say("starts_over")
-        outcome = coordinator.run()
-        summary = summarise(coordinator, outcome, time.monotonic() - started)
-        folder.write_summary(summary)
-        events.say("finished", summary=summary)
-    except Exception as error:
-        events.say("failed", reason=str(error) or type(error).__name__)
-        raise
-    finally:
-        events.close()
-        socket.close()
-    return 0 if outcome.completed and summary["audit_passed"] else 1
+    return learner, manifest, socket
 
 
-def summarise(coordinator: Coordinator, outcome: Outcome, seconds: float) -> dict[str, Any]:
+def summarise(loop: ServerLoop, outcome: Outcome, seconds: float) -> dict[str, Any]:
     """The numbers of the closing table."""
-    conductor = coordinator.conductor
-    ready = [member.ready for member in coordinator.members.by_id.values() if member.ready]
+    reception = loop.reception
+    ready = [member.ready for member in reception.members.by_id.values() if member.ready]
     audit = audit_summary(outcome.audits)
     return {
-        **results_summary(conductor),
+        **results_summary(loop.learner),
         "completed": outcome.completed,
         "reason": outcome.reason,
         "seconds": seconds,
         "start_seconds_max": max((item.start_seconds for item in ready), default=None),
         "client_pss_bytes_mean": sum(item.pss_bytes for item in ready) / max(len(ready), 1),
-        "traffic": traffic_summary(coordinator.accounts.ledger),
+        "traffic": traffic_summary(reception.accounts.ledger),
         "audit": audit,
         "audit_passed": all(item["ended_early"] for item in audit["differences"]),
     }
 
 
-def results_summary(conductor: Conductor) -> dict[str, Any]:
+def results_summary(conductor: Learner) -> dict[str, Any]:
     """What was learned: the papers report the best round."""
     experiment = conductor.experiment
     known = {name: _best_and_last(conductor.history, name) for name in ("accuracy", *FURTHER_ACCURACIES)}
@@ -174,7 +171,7 @@ def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> Non
     )
 
 
-def _restore(conductor: Conductor, folder: RunFolder) -> Manifest | None:
+def _restore(learner: Learner, folder: RunFolder) -> Manifest | None:
     """Take up the last checkpoint; without one the run begins anew."""
     summary = folder.summary()
     if summary is not None and summary["completed"]:
@@ -183,16 +180,16 @@ def _restore(conductor: Conductor, folder: RunFolder) -> Manifest | None:
     if loaded is None:
         return None
     manifest, state = loaded
-    conductor.load_state(state, manifest.history)
+    learner.load_state(state, manifest.history)
     return manifest
 
 
-def _stop_on_signals(coordinator: Coordinator) -> None:
+def _stop_on_signals(loop: ServerLoop) -> None:
     def stop(number: int, frame: object) -> None:
         name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM, or the launcher has died"
         logging.getLogger("server").warning("stopping: %s", name)
         signal.alarm(_LAST_WORDS_SECONDS)  # kills us if the results so far take longer than this to write
-        coordinator.request_stop(f"the run was stopped ({name})")
+        loop.request_stop(f"the run was stopped ({name})")
 
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

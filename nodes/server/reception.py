@@ -1,89 +1,172 @@
 """Who is here and how we speak with them: the server's side of joining, refusing, losing and sending.
 
-What is done with the clients that are here is the coordinator's matter, which is built on this.
+    socket ── Arrived, Rejected, Lost ──► reception ── Joined, Answered, Gone, Returned, ... ──► loop
+                                              ▲                                                   │
+                                              └──────────────────── send, goodbye ────────────────┘
+
+`events` yields what happened, in order, as plain values; what is done about it is the loop's matter. By then every
+message is booked, strangers are turned away, and what a client sent is what the method's contract declares.
 """
 
 import contextlib
 import logging
 import secrets
 import time
-from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from fedsim.config import Experiment
 from fedsim.contract import Arrays, Fields
 from fedsim.errors import ContractError
 from fedsim.method import Metrics
-from nodes.border import check_metrics
+from nodes.border import Border, check_metrics, pack_experiment, where
 from nodes.checkpoint import Manifest
-from nodes.client.node import experiment_parcel
 from nodes.server.accounts import NOBODY, Accounts
-from nodes.server.events import EventLog
-from nodes.server.learner import Conductor
 from nodes.server.members import Member, Members
-from protocol import messages
+from protocol import messages, transport
 from protocol.codec import Parcel
 from protocol.errors import PeerUnreachable
-from protocol.ledger import Audit
-from protocol.transport import Arrived, Lost, Rejected, ServerSocket
+from protocol.transport import Arrived, ServerSocket
 
 log = logging.getLogger("server")
 
 _GOODBYE_SECONDS = 5.0
+_MAX_REASON_CHARS = 2000  # as many as a message may carry
 
 
-class RunStopped(Exception):
-    """The run cannot or shall not go on; the message says why. Results so far are kept."""
+@dataclass(frozen=True)
+class Joined:
+    """A client has loaded its data and its model; `arrays` are its part of the method's set-up."""
+
+    client: int
+    ready: messages.Ready
+    arrays: Arrays
 
 
-class Reception(ABC):
+@dataclass(frozen=True)
+class Answered:
+    """A client has answered in the round we are in; whether that question is still open is not known here."""
+
+    client: int
+    result: messages.Result
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A client's own code has failed, and the client has ended."""
+
+    client: int
+    round: int
+    error: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A client cannot be reached any more; with a reason it was sent away and will not come back."""
+
+    client: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The same process of a client has connected again; it may have missed a question."""
+
+    client: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A peer was told that it may not join or stay."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Frames came that are no message of ours; `client` is NOBODY where the sender is not a member."""
+
+    client: int
+    reason: str
+
+
+Event = Joined | Answered | Failed | Gone | Returned | Refused | Rejected
+
+
+class Reception:
     """Serves the socket. Messages are handled by `on_<message>`."""
 
-    def __init__(self, conductor: Conductor, socket: ServerSocket, events: EventLog, resumed: Manifest | None):
-        self.conductor = conductor
-        self.experiment = conductor.experiment
-        self.events = events
+    def __init__(
+        self,
+        socket: ServerSocket,
+        experiment: Experiment,
+        border: Border,
+        resumed: Manifest | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.accounts = Accounts(socket)
-        self.members = Members(self.experiment.run.clients)
+        self.members = Members(experiment.run.clients)
+        self.run = secrets.token_hex(4)
+        self.states = resumed.states if resumed else secrets.token_hex(4)
         self._socket = socket
-        self._run = secrets.token_hex(4)
-        self._states = resumed.states if resumed else secrets.token_hex(4)
-        self._welcome = experiment_parcel(self.experiment)
-        self._resumed = resumed
-        self._stop_requested: str | None = None
+        self._border = border
+        self._clock = clock
+        self._welcome = pack_experiment(experiment)
+        self._saved_rounds = resumed.client_rounds if resumed else {}
         self._goodbye: messages.Stop | None = None
-        self._setups: dict[int, Arrays] = {}
-        self._setup_parcel: Parcel | None = None
+        self._happened: deque[Event] = deque()
         if resumed is not None:
             self.accounts.ledger.restore(resumed.ledger)
 
-    @abstractmethod
-    def on_result(self, result: messages.Result, member: Member, arrived: Arrived) -> None:
-        """A client has done what it was asked to do."""
-
-    @abstractmethod
-    def client_lost(self, member: Member, reason: str) -> None:
-        """A client has gone; with a reason it was sent away and will not come back."""
-
-    @abstractmethod
-    def client_returned(self, member: Member) -> None:
-        """A client that was lost, or whose connection broke, is here again."""
-
-    def request_stop(self, reason: str) -> None:
-        """From a signal handler: the run ends at the next safe point, and at once inside the server's step."""
-        self._stop_requested = reason
-        if self.conductor.is_learning:
-            raise RunStopped(reason)
-
-    def _serve(self, timeout_seconds: float) -> None:
-        for event in self._socket.events(timeout_seconds):
+    def events(self, timeout_seconds: float) -> Iterator[Event]:
+        """Wait at most this long, then yield all that happened; not at all where a `send` has met with a loss."""
+        arrivals = self._socket.events(0 if self._happened else timeout_seconds)
+        yield from self._take()
+        for event in arrivals:
             match event:
-                case Arrived():
+                case transport.Arrived():
                     self._on_message(event)
-                case Rejected():
+                case transport.Rejected():
                     self._on_rejected(event)
-                case Lost(route=route):
-                    self._on_lost(route)
-        if self._stop_requested and not self._goodbye:
-            raise RunStopped(self._stop_requested)
+                case transport.Lost():
+                    self._on_lost(event)
+            yield from self._take()
+
+    def send(
+        self,
+        client: int,
+        message: messages.Message,
+        parcel: Parcel = Parcel(),  # noqa: B008
+        purpose: str = "control",
+    ) -> bool:
+        """Hand a message over and account for it; a client that cannot be reached is `Gone`."""
+        member = self.members.by_id[client]
+        try:
+            receipt = self._socket.send(member.route, message, parcel)
+        except PeerUnreachable as error:
+            log.warning("client %d: %s", client, error)
+            self._lose(member)
+            return False
+        self.accounts.sent(receipt, client, purpose)
+        return True
+
+    def goodbye(self, reason: str) -> Iterator[Event]:
+        """Tell everyone to stop, and yield what still happens until they have hung up. Nobody joins any more."""
+        self._goodbye = messages.Stop(reason=reason[:_MAX_REASON_CHARS])
+        self.accounts.note_ended_connections()
+        for member in self.members.by_id.values():
+            if member.lost_since is None:
+                self.send(member.client, self._goodbye)
+        deadline = self._clock() + _GOODBYE_SECONDS
+        while any(c.is_open for c in self._socket.connections.all if c.client is not None):
+            if self._clock() > deadline:
+                break
+            yield from self.events(0.05)
+        yield from self._take()
+
+    # ---------------------------------------------------------------------------------------- receiving
 
     def _on_message(self, arrived: Arrived) -> None:
         message = arrived.decoded.message
@@ -91,28 +174,28 @@ class Reception(ABC):
             self.on_hello(message, arrived)
             return
         member = self.members.of_route(arrived.route)
-        if member is None or getattr(message, "run", None) != self._run:
+        if member is None or getattr(message, "run", None) != self.run:
             self.accounts.received(arrived.receipt, NOBODY, "control")
+            return
+        purposes = {"ready": "setup", "result": self.accounts.purpose_of_work(member.client)}
+        purpose = purposes.get(messages.kind_of(message), "control")
+        self.accounts.received(arrived.receipt, member.client, purpose)
+        if self._goodbye is not None:
             return
         match message:
             case messages.Ready():
-                self.on_ready(message, member, arrived)
+                self.on_ready(message, member, arrived.decoded.arrays)
             case messages.Result():
-                self.on_result(message, member, arrived)
+                self.on_result(message, member, arrived.decoded.arrays)
             case messages.Failure():
-                self.accounts.received(arrived.receipt, member.client, "control")
-                if self._goodbye:
-                    return
-                raise RunStopped(f"client {member.client} failed in round {message.round}: {message.error}")
+                self._happened.append(Failed(member.client, message.round, message.error))
             case other:
-                self.accounts.received(arrived.receipt, member.client, "control")
                 log.warning("ignored a %s of client %d", messages.kind_of(other), member.client)
 
     def on_hello(self, hello: messages.Hello, arrived: Arrived) -> None:
         if self._goodbye is not None:  # too late
             self.accounts.received(arrived.receipt, NOBODY, "control")
-            with contextlib.suppress(PeerUnreachable):
-                self.accounts.sent(self._socket.send(arrived.route, self._goodbye), NOBODY, "control")
+            self._tell(arrived.route, NOBODY, self._goodbye)
             return
         known = self.members.by_id.get(hello.client)
         old = self._socket.connections.of_route(known.route) if known else None
@@ -123,39 +206,33 @@ class Reception(ABC):
             return
         arrived.connection.client = member.client
         self.accounts.received(arrived.receipt, member.client, "control")
-        if member.ready is not None:  # the same process has reconnected; it may have missed a question
-            self._on_returned(member)
+        if member.ready is not None:
+            self._happened.append(Returned(member.client))
             return
-        if known is None and self._resumed is not None:
-            member.saved_round = member.named_round = self._resumed.client_rounds.get(str(member.client), -1)
+        if known is None:
+            member.saved_round = member.named_round = self._saved_rounds.get(str(member.client), -1)
         if member.has_answered and member.saved_round < 0:
             reason = f"client {member.client} has no saved state to go on with; use --checkpoint-every."
             self._refuse(arrived.route, member.client, reason)
-            member.lost_since = time.monotonic()
+            member.lost_since = self._clock()
             return
-        welcome = messages.Welcome(run=self._run, states=self._states, restore=member.saved_round)
-        self._send(member, welcome, self._welcome)
+        welcome = messages.Welcome(run=self.run, states=self.states, restore=member.saved_round)
+        self.send(member.client, welcome, self._welcome)
 
-    def on_ready(self, ready: messages.Ready, member: Member, arrived: Arrived) -> None:
-        self.accounts.received(arrived.receipt, member.client, "setup")
-        fields = self.conductor.border.contract.setup_up
+    def on_ready(self, ready: messages.Ready, member: Member, arrays: Arrays) -> None:
         place = f"client {member.client}, set-up, up"
-        arrays = self._accept(member, arrived.decoded.arrays, fields, place)
-        if arrays is None:
+        accepted = self._accept(member, arrays, self._border.contract.setup_up, place)
+        if accepted is not None:
+            member.ready, member.num_train = ready, ready.num_train
+            self._happened.append(Joined(member.client, ready, accepted))
+
+    def on_result(self, result: messages.Result, member: Member, arrays: Arrays) -> None:
+        if result.round != self.accounts.round:  # that round is over, or never was
             return
-        member.ready, member.num_train = ready, ready.num_train
-        self._setups.setdefault(member.client, arrays)
-        self.events.say(
-            "client_ready",
-            client=member.client,
-            place=member.place.name,
-            start_seconds=ready.start_seconds,
-            pss_bytes=ready.pss_bytes,
-        )
-        if self._setup_parcel is not None:  # a client that was started again
-            self._send_setup(member)
-            self.events.say("restored", client=member.client, round=member.saved_round)
-            self._on_returned(member)
+        place = where(member.client, result.round, "up")
+        accepted = self._accept(member, arrays, self._border.contract.up, place, result.metrics)
+        if accepted is not None:
+            self._happened.append(Answered(member.client, result, accepted))
 
     def _accept(
         self, member: Member, arrays: Arrays, fields: Fields, place: str, metrics: Metrics | None = None
@@ -163,75 +240,38 @@ class Reception(ABC):
         """Check what a client sent; one that breaks the contract is refused and leaves the run."""
         try:
             check_metrics(metrics or {}, place)
-            return self.conductor.border.incoming(arrays, fields, place)
+            return self._border.incoming(arrays, fields, place)
         except ContractError as error:
-            self.events.say("refused", reason=str(error))
-            self._send(member, messages.Refusal(reason=str(error)[:2000]))
+            self._refuse(member.route, member.client, str(error))
             self._lose(member, str(error))
             return None
 
-    def _on_rejected(self, rejected: Rejected) -> None:
+    def _on_rejected(self, rejected: transport.Rejected) -> None:
         member = self.members.of_route(rejected.route)
         client = member.client if member else NOBODY
         self.accounts.received(rejected.receipt, client, "control")
-        self.events.say("rejected", client=client, reason=str(rejected.error))
+        self._happened.append(Rejected(client, str(rejected.error)))
 
-    def _on_lost(self, route: bytes) -> None:
-        if self._goodbye:
-            return
-        member = self.members.of_route(route)
-        if member is not None and member.lost_since is None:
-            self._lose(member, "")
+    def _on_lost(self, lost: transport.Lost) -> None:
+        member = self.members.of_route(lost.route)
+        if member is not None and member.lost_since is None and self._goodbye is None:
+            self._lose(member)
 
-    def _lose(self, member: Member, reason: str) -> None:
-        member.lost_since = time.monotonic()
-        self.client_lost(member, reason)
-        self.events.say("lost", client=member.client, round=self.accounts.round, reason=reason)
+    # -------------------------------------------------------------------------------- losing and refusing
 
-    def _on_returned(self, member: Member) -> None:
-        self.client_returned(member)
-        self.events.say("returned", client=member.client, round=self.accounts.round)
-
-    # ------------------------------------------------------------------------------------------ sending
-
-    def _send_setup(self, member: Member) -> None:
-        if self._setup_parcel is not None and self._setup_parcel.specs:
-            self._send(member, messages.Setup(run=self._run), self._setup_parcel, "setup")
-
-    def _send(
-        self,
-        member: Member,
-        message: messages.Message,
-        parcel: Parcel = Parcel(),  # noqa: B008
-        purpose: str = "control",
-    ) -> bool:
-        """Hand a message over and account for it; a client that cannot be reached is lost."""
-        try:
-            receipt = self._socket.send(member.route, message, parcel)
-        except PeerUnreachable as error:
-            log.warning("client %d: %s", member.client, error)
-            self._lose(member, "")
-            return False
-        self.accounts.sent(receipt, member.client, purpose)
-        return True
+    def _lose(self, member: Member, reason: str = "") -> None:
+        member.lost_since = self._clock()
+        self._happened.append(Gone(member.client, reason))
 
     def _refuse(self, route: bytes, client: int, reason: str) -> None:
-        """Tell a peer that it may not join, unless it has gone already."""
-        self.events.say("refused", reason=reason)
-        with contextlib.suppress(PeerUnreachable):
-            receipt = self._socket.send(route, messages.Refusal(reason=reason))
-            self.accounts.sent(receipt, client, "control")
+        self._happened.append(Refused(reason))
+        self._tell(route, client, messages.Refusal(reason=reason[:_MAX_REASON_CHARS]))
 
-    def _say_goodbye(self, reason: str) -> list[Audit]:
-        """Tell everyone to stop, wait until they have hung up, then compare our count with the kernel's."""
-        self._goodbye = messages.Stop(reason=reason[:2000])
-        self.accounts.note_ended_connections()
-        for member in self.members.by_id.values():
-            if member.lost_since is None:
-                self._send(member, self._goodbye)
-        deadline = time.monotonic() + _GOODBYE_SECONDS
-        while any(c.is_open for c in self._socket.connections.all if c.client is not None):
-            if time.monotonic() > deadline:
-                break
-            self._serve(0.05)
-        return self.accounts.audit()
+    def _tell(self, route: bytes, client: int, message: messages.Message) -> None:
+        """The last word to a peer, unless it has gone already."""
+        with contextlib.suppress(PeerUnreachable):
+            self.accounts.sent(self._socket.send(route, message), client, "control")
+
+    def _take(self) -> Iterator[Event]:
+        while self._happened:
+            yield self._happened.popleft()

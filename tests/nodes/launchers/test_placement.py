@@ -3,9 +3,11 @@
 import subprocess
 
 import pytest
+import torch
 
+from fedsim.config import Cluster
 from nodes.launchers import placement
-from nodes.launchers.placement import place_client, place_server, visible_gpus
+from nodes.launchers.placement import place_client, place_server, use_server_threads, visible_gpus
 
 
 def test_without_gpus_all_clients_share_the_host_and_its_cores():
@@ -88,3 +90,13 @@ def test_the_server_takes_the_first_gpu_or_none():
     on_gpu, on_cpu = place_server(["3", "1"]), place_server([])
     assert (on_gpu.device, on_gpu.environment) == ("cuda", {"CUDA_VISIBLE_DEVICES": "3"})
     assert (on_cpu.device, on_cpu.environment) == ("cpu", {"CUDA_VISIBLE_DEVICES": ""})
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_the_server_s_threads_are_as_configured(wanted):
+    before = torch.get_num_threads()
+    try:
+        use_server_threads(Cluster(server_threads=wanted))
+        assert torch.get_num_threads() == wanted
+    finally:
+        torch.set_num_threads(before)

@@ -10,7 +10,7 @@ import torch
 
 from fedsim import config
 from fedsim.results.folder import RunFolder
-from nodes.server.learner import Conductor, Plan, use_server_threads
+from nodes.server.learner import Learner, Plan
 from nodes.work import Order, Report
 
 SIZES = {client: 10 * (client + 1) for client in range(10)}
@@ -18,15 +18,15 @@ SIZES = {client: 10 * (client + 1) for client in range(10)}
 
 @pytest.fixture
 def conduct(tmp_path):
-    """`conduct(run={"clients": 3})`: a conductor of FedProto for 3 classes and 2 features."""
+    """`conduct(run={"clients": 3})`: a learner with FedProto for 3 classes and 2 features."""
     numbers = itertools.count()
 
-    def make(**sections) -> Conductor:
+    def make(**sections) -> Learner:
         layer = {"model": {"feature_dim": 2}, "method": {"name": "fedproto"}} | sections
         experiment = config.build([layer])
         federation = SimpleNamespace(num_classes=3, input_shape=(1, 4, 4))
         folder = RunFolder.create(tmp_path / f"run-{next(numbers)}", experiment)
-        return Conductor(experiment, federation, folder, torch.device("cpu"))
+        return Learner(experiment, federation, folder, torch.device("cpu"))
 
     return make
 
@@ -41,7 +41,7 @@ def rows(*rows: list[float], classes: list[int]) -> dict[str, np.ndarray]:
     return {"prototypes": np.array(rows, np.float32), "class_ids": np.array(classes, np.int32)}
 
 
-def table(conductor: Conductor, name: str) -> list[dict[str, str]]:
+def table(conductor: Learner, name: str) -> list[dict[str, str]]:
     with (conductor.folder.path / name).open() as file:
         return list(csv.DictReader(file))
 
@@ -223,7 +223,7 @@ def test_setups_are_sorted_before_the_method_sees_them(conduct):
 # ----------------------------------------------------------------------------------------------------- state
 
 
-def test_a_restored_conductor_goes_on_as_if_nothing_happened(conduct):
+def test_a_restored_learner_goes_on_as_if_nothing_happened(conduct):
     def upload(round: int) -> dict[int, Report]:
         return {0: report(1, 2, 1.0, **rows([round, 1.0], [2.0, round], classes=[0, 2]))}
 
@@ -250,13 +250,3 @@ def test_the_server_s_step_is_timed_in_rounds_that_train(conduct):
         conductor.conclude(conductor.plan(round), {0: report(1, 2, 0.5, **upload)}, SIZES)
     timed = [(row["round"], row["part"]) for row in table(conductor, "server_timings.csv")]
     assert timed == [("0", "aggregation"), ("0", "prototypes"), ("1", "aggregation"), ("1", "prototypes")]
-
-
-@pytest.mark.parametrize("wanted", [1, 2])
-def test_the_server_s_threads_are_as_configured(wanted):
-    before = torch.get_num_threads()
-    try:
-        use_server_threads(config.build([{"cluster": {"server_threads": wanted}}]))
-        assert torch.get_num_threads() == wanted
-    finally:
-        torch.set_num_threads(before)
