@@ -20,10 +20,10 @@ from fedsim.config import Experiment, Model
 from fedsim.contract import Arrays
 from fedsim.data import ClientData, Federation, Subset
 from fedsim.learning.stopwatch import Stopwatch
+from fedsim.metrics import Metrics as Metrics
 from fedsim.models import SplitModel
 from fedsim.seeds import Streams
 
-Metrics = dict[str, float]
 State = dict[str, np.ndarray]
 """Everything a half must remember between rounds, as named arrays. Random draws need no state."""
 

@@ -5,14 +5,12 @@ also the one place where arrays are copied: what comes off the wire are read-onl
 memory, and a method may keep and change what it is given.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from fedsim import config, contract
 from fedsim.config import Experiment
 from fedsim.contract import Arrays, Contract, Fields
-from fedsim.errors import ContractError
+from fedsim.metrics import check_metrics as check_metrics  # scalars pass the border with the arrays
 from protocol.codec import Parcel, pack
 
 
@@ -33,24 +31,6 @@ class Border:
         """What came off the wire, checked and copied."""
         contract.check(arrays, fields, self._dimensions, where)
         return {name: np.array(array) for name, array in arrays.items()}
-
-
-def check_metrics(metrics: Mapping[str, float], where: str) -> None:
-    """The server computes with the numbers of samples, so they must be numbers of samples.
-
-    `correct` of `tested` is what every method reports; some report further pairs, such as `global_correct`.
-    """
-    for prefix in tests_of(metrics):
-        given = {name: metrics.get(name) for name in (f"{prefix}correct", f"{prefix}tested")}
-        correct, tested = (-1.0 if number is None else float(number) for number in given.values())
-        if not (correct.is_integer() and tested.is_integer() and 0 <= correct <= tested):
-            raise ContractError(f"{where}: metrics {given} are not whole numbers with 0 <= correct <= tested")
-
-
-def tests_of(metrics: Mapping[str, float]) -> list[str]:
-    """The tests that a client was put to: "" for its own test set, "global_" for `global_correct`."""
-    named = (name.rpartition("_") for name in metrics)
-    return sorted({head + line for head, line, last in named if last in ("correct", "tested")})
 
 
 def where(client: int, round: int, direction: str) -> str:

@@ -4,7 +4,8 @@ import time
 from dataclasses import dataclass, field
 
 from fedsim.contract import Arrays
-from fedsim.method import Client, Metrics
+from fedsim.method import Client
+from fedsim.metrics import Metrics, number
 
 
 @dataclass(frozen=True)
@@ -50,4 +51,4 @@ def carry_out(client: Client, order: Order, down: Arrays) -> Report:
         arrays = client.upload()
         lap("upload")
     # As they come off the wire: a number that travelled is a float.
-    return Report({name: float(value) for name, value in metrics.items()}, seconds, arrays)
+    return Report({name: number(name, value) for name, value in metrics.items()}, seconds, arrays)

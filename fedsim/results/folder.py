@@ -31,11 +31,11 @@ from safetensors.numpy import load_file, save_file
 from fedsim.config import Experiment, build, read_toml, to_toml
 from fedsim.errors import UserError
 from fedsim.learning.stopwatch import Spent
+from fedsim.metrics import CLIENT_COLUMNS
 from fedsim.results.tensorboard import FILE_NAME as TENSORBOARD_FILE
 from fedsim.results.tensorboard import EventFile
 
 PARTITION_COLUMNS = ("client", "class", "train", "test")
-CLIENT_COLUMNS = ("round", "client", "correct", "tested", "loss")
 TIMING_COLUMNS = ("round", "client", "receive", "evaluate", "train", "upload", "save", "round_trip")
 SERVER_TIMING_COLUMNS = ("round", "part", "seconds", "cpu_seconds")
 BY_ROUND = ("metrics.csv", "clients.csv", "timings.csv", "server_timings.csv")
@@ -101,19 +101,13 @@ class RunFolder:
         _rewrite(self.path / "partition.csv", PARTITION_COLUMNS, rows)
 
     def add_metrics(self, row: Mapping[str, Any]) -> None:
-        """A row may bring columns that earlier rows did not have."""
-        path = self.path / "metrics.csv"
-        columns, rows = _read(path)
-        if set(row) <= set(columns):
-            _append(path, columns, [row])
-        else:
-            _rewrite(path, [*columns, *(name for name in row if name not in columns)], [*rows, row])
+        _extend(self.path / "metrics.csv", (), [row])
 
     def add_client_metrics(self, round: int, metrics: Mapping[int, Mapping[str, float]]) -> None:
-        self._add("clients.csv", CLIENT_COLUMNS, round, metrics)
+        _extend(self.path / "clients.csv", CLIENT_COLUMNS, _of_clients(round, metrics))
 
     def add_timings(self, round: int, seconds: Mapping[int, Mapping[str, float]]) -> None:
-        self._add("timings.csv", TIMING_COLUMNS, round, seconds)
+        _append(self.path / "timings.csv", TIMING_COLUMNS, _of_clients(round, seconds))
 
     def add_server_timings(self, round: int, parts: Mapping[str, Spent]) -> None:
         rows = [{"round": round, "part": part, **asdict(spent)} for part, spent in parts.items()]
@@ -153,11 +147,27 @@ class RunFolder:
             if columns:
                 _rewrite(self.path / name, columns, [row for row in rows if int(row["round"]) <= round])
 
-    def _add(
-        self, name: str, columns: Sequence[str], round: int, of_client: Mapping[int, Mapping[str, Any]]
-    ) -> None:
-        rows = [{"round": round, "client": client, **values} for client, values in sorted(of_client.items())]
-        _append(self.path / name, columns, rows)
+
+def _of_clients(round: int, of_client: Mapping[int, Mapping[str, float]]) -> list[Mapping[str, float]]:
+    return [{**values, "round": round, "client": client} for client, values in sorted(of_client.items())]
+
+
+def _extend(path: Path, first: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows. Columns that the file does not have come after its own; in earlier rows they are empty."""
+    known = _columns(path)
+    columns = list(dict.fromkeys([*(known or first), *(name for row in rows for name in row)]))
+    if columns == known:
+        _append(path, columns, rows)
+    else:
+        _rewrite(path, columns, [*_read(path)[1], *rows])
+
+
+def _columns(path: Path) -> list[str]:
+    """The first line is enough: files grow with rounds and clients, and rows are added in every round."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return next(csv.reader(file), [])
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:

@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 
 from fedsim.config import Experiment, read_toml
 from fedsim.errors import UserError
-from fedsim.results.folder import CLIENT_COLUMNS, PARTITION_COLUMNS, SERVER_TIMING_COLUMNS, TIMING_COLUMNS
+from fedsim.metrics import CLIENT_COLUMNS
+from fedsim.results.folder import PARTITION_COLUMNS, SERVER_TIMING_COLUMNS, TIMING_COLUMNS
 from fedsim.results.wording import counted
 
 Kinds = Mapping[str, type]

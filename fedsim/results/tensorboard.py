@@ -14,12 +14,12 @@ from pathlib import Path
 FILE_NAME = "metrics.tfevents"
 """TensorBoard takes every file for its own that has `tfevents` in its name."""
 
-# Field numbers of TensorFlow's Event, Summary and Summary.Value messages.
-_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = 1, 2, 3, 5
-_VALUE = 1
-_TAG, _SIMPLE_VALUE = 1, 2
-_VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # wire types
+# What a field begins with, its number and its type in one byte, in TensorFlow's Event ...
+_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = b"\x09", b"\x10", b"\x1a", b"\x2a"
+# ... in its Summary, and in the Summary.Value.
+_VALUE, _TAG, _SIMPLE_VALUE = b"\x0a", b"\x0a", b"\x15"
 
+_LARGEST = 3.4028234663852886e38  # that 32 bits hold
 _CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, its bits reversed
 _MASK = 0xA282EAD8
 
@@ -31,14 +31,12 @@ class EventFile:
         self._path = path
 
     def add(self, step: int, wall_time: float, scalars: Mapping[str, float]) -> None:
+        time = _WALL_TIME + struct.pack("<d", wall_time)
         if not self._path.exists() or not self._path.stat().st_size:
-            self._append(_double(_WALL_TIME, wall_time) + _text(_FILE_VERSION, b"brain.Event:2"))
-        values = b"".join(
-            _text(_VALUE, _text(_TAG, tag.encode()) + _key(_SIMPLE_VALUE, _FLOAT) + struct.pack("<f", value))
-            for tag, value in scalars.items()
-        )
-        event = _double(_WALL_TIME, wall_time) + _key(_STEP, _VARINT) + _varint(step) + _text(_SUMMARY, values)
-        self._append(event)
+            self._append(time + _sized(_FILE_VERSION, b"brain.Event:2"))
+        values = (_sized(_TAG, tag.encode()) + _SIMPLE_VALUE + _float(value) for tag, value in scalars.items())
+        summary = b"".join(_sized(_VALUE, value) for value in values)
+        self._append(time + _STEP + _varint(step) + _sized(_SUMMARY, summary))
 
     def forget_after(self, step: int) -> None:
         """Before a run is resumed: cut off what will come again, and what a crash has left half written."""
@@ -63,20 +61,13 @@ class EventFile:
 
 def _step(message: bytes) -> int:
     """Of an event that we wrote: its second field, if it is one; the first line of a file has none."""
-    offset = len(_double(_WALL_TIME, 0.0))
-    if message[offset : offset + 1] != _key(_STEP, _VARINT):
-        return 0
-    step, shift = 0, 0
-    for byte in message[offset + 1 :]:
-        step |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
+    field, step = message[9:], 0  # after the wall time
+    if field[:1] == _STEP:
+        for place, byte in enumerate(field[1:]):
+            step |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                break
     return step
-
-
-def _key(field: int, kind: int) -> bytes:
-    return _varint(field << 3 | kind)
 
 
 def _varint(number: int) -> bytes:
@@ -88,12 +79,12 @@ def _varint(number: int) -> bytes:
     return bytes([*result, number])
 
 
-def _double(field: int, number: float) -> bytes:
-    return _key(field, _DOUBLE) + struct.pack("<d", number)
+def _sized(field: bytes, content: bytes) -> bytes:
+    return field + _varint(len(content)) + content
 
 
-def _text(field: int, content: bytes) -> bytes:
-    return _key(field, _BYTES) + _varint(len(content)) + content
+def _float(value: float) -> bytes:
+    return struct.pack("<f", min(max(value, -_LARGEST), _LARGEST))
 
 
 def _table() -> list[int]:

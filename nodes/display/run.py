@@ -9,7 +9,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, counted, difference_line, percent, size
+from fedsim.metrics import describe, percent
+from fedsim.results.wording import audit_line, counted, difference_line, size
 from nodes.server.events import Event
 
 
@@ -159,7 +160,7 @@ def print_summary(console: Console, summary: dict[str, Any], folder: str) -> Non
         )
     for name, found in summary["further_accuracies"].items():
         console.print(
-            f"{FURTHER_ACCURACIES[name]}: best {percent(found['best'])} in round {found['best_round']}, "
+            f"{describe(name).title}: best {percent(found['best'])} in round {found['best_round']}, "
             f"last {percent(found['last'])}"
         )
     if "traffic" in summary:

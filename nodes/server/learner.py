@@ -4,7 +4,6 @@ No sockets and no processes: the cluster's server and the in-process oracle are 
 which is why they give the same bits.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,13 +14,13 @@ from fedsim.config import Experiment
 from fedsim.contract import Arrays
 from fedsim.data import Federation
 from fedsim.learning.stopwatch import Stopwatch
-from fedsim.method import Metrics, State, Upload
+from fedsim.method import State, Upload
+from fedsim.metrics import Metrics, recorded, round_row
+from fedsim.metrics import Row as Row
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
-from nodes.border import Border, tests_of
+from nodes.border import Border
 from nodes.work import Order, Report
-
-Row = dict[str, float | int | None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Learner:
         # Whoever was only asked to save has no part in the round: checkpoints change no result.
         took_part = [client for client in sorted(reports) if plan.order.evaluate or client in plan.cohort]
         ordered = {client: reports[client] for client in took_part}
-        metrics: Metrics = {}
+        of_server: Metrics = {}
         if plan.order.train:
             uploads = [
                 Upload(client, sizes[client], report.arrays)
@@ -94,33 +93,14 @@ class Learner:
             finally:
                 self.is_learning = False
             self.folder.add_server_timings(round, self.stopwatch.take())
-            self.down, metrics = step.down, step.metrics
+            self.down, of_server = step.down, step.metrics
             self.folder.add_records(round, step.records)
-        row = {"round": round, **self._summary(ordered), **metrics}
+        of_clients = {client: report.metrics for client, report in ordered.items()}
+        row = round_row(round, list(of_clients.values()), of_server, self.experiment.run.metric)
         self.history.append(row)
         self.folder.add_metrics(row)
-        self.folder.add_client_metrics(round, {client: _whole(r.metrics) for client, r in ordered.items()})
+        self.folder.add_client_metrics(round, {client: recorded(given) for client, given in of_clients.items()})
         return row
-
-    def _summary(self, reports: Mapping[int, Report]) -> Row:
-        """One round's metrics over all clients that answered. Empty where nobody could be tested yet."""
-        tested = {c: r.metrics for c, r in reports.items() if r.metrics.get("tested")}
-        losses = [r.metrics["loss"] for r in reports.values() if "loss" in r.metrics]
-        correct = sum(int(metrics["correct"]) for metrics in tested.values())
-        samples = sum(int(metrics["tested"]) for metrics in tested.values())
-        shares = [metrics["correct"] / metrics["tested"] for metrics in tested.values()]
-        pooled = correct / samples if samples else None
-        mean = math.fsum(shares) / len(shares) if shares else None
-        return {
-            "accuracy": pooled if self.experiment.run.metric == "pooled" else mean,
-            "pooled_accuracy": pooled,
-            "client_mean_accuracy": mean,
-            "correct": correct,
-            "tested": samples,
-            "clients": len(reports),
-            "train_loss": math.fsum(losses) / len(losses) if losses else None,
-            **_further_accuracies([r.metrics for r in reports.values()]),
-        }
 
     def state(self) -> State:
         """What a checkpoint of the server holds: the method's state and what goes down next."""
@@ -135,20 +115,3 @@ class Learner:
         self.down = parts["down"]
         self.server.load_state(parts["server"])
         self.history = history
-
-
-def _further_accuracies(of_clients: list[Metrics]) -> Row:
-    """`global_accuracy` where clients report `global_correct` of `global_tested`, pooled over them; and so on."""
-    prefixes = sorted({prefix for metrics in of_clients for prefix in tests_of(metrics)} - {""})
-    row: Row = {}
-    for prefix in prefixes:
-        correct, tested = (
-            sum(int(metrics.get(f"{prefix}{what}", 0)) for metrics in of_clients) for what in ("correct", "tested")
-        )
-        row[f"{prefix}accuracy"] = correct / tested if tested else None
-    return row
-
-
-def _whole(metrics: Metrics) -> dict[str, float | int]:
-    """Counts of samples are whole numbers, whatever they travelled as."""
-    return {n: int(value) if n in ("correct", "tested") else value for n, value in metrics.items()}

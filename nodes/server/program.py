@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsim import assembly
+from fedsim import assembly, metrics
 from fedsim.errors import UserError
 from fedsim.models.groups import entries
 from fedsim.results.folder import RunFolder
-from fedsim.results.wording import FURTHER_ACCURACIES
 from nodes.checkpoint import Checkpoints, Manifest
 from nodes.launchers.placement import use_server_device, use_server_threads
 from nodes.server.accounts import audit_summary, traffic_summary
 from nodes.server.events import EventLog, Watcher
-from nodes.server.learner import Learner, Row
+from nodes.server.learner import Learner
 from nodes.server.loop import Outcome, ServerLoop
 from nodes.server.reception import Reception
 from protocol import keys
@@ -126,33 +125,16 @@ def summarise(loop: ServerLoop, outcome: Outcome, seconds: float) -> dict[str, A
 def results_summary(conductor: Learner) -> dict[str, Any]:
     """What was learned: the papers report the best round."""
     experiment = conductor.experiment
-    known = {name: _best_and_last(conductor.history, name) for name in ("accuracy", *FURTHER_ACCURACIES)}
-    clients = known.pop("accuracy")
     return {
         "method": experiment.method_name,
         "dataset": experiment.data.dataset,
         "model_group": experiment.model.group,
         "architectures": [entry.name for entry in entries(experiment.model.group)],
         "clients": experiment.run.clients,
-        "rounds": sum(1 for row in conductor.history if row["train_loss"] is not None),
+        "rounds": len([row for row in conductor.history if row["round"] != conductor.last_round]),
         "seed": experiment.run.seed,
-        "best_accuracy": clients.get("best"),
-        "best_round": clients.get("best_round"),
-        "final_accuracy": clients.get("last"),
-        "accuracy_by_round": {
-            str(row["round"]): row["accuracy"] for row in conductor.history if row["accuracy"] is not None
-        },
-        "further_accuracies": {name: found for name, found in known.items() if found},
+        **metrics.summary(conductor.history),
     }
-
-
-def _best_and_last(history: list[Row], name: str) -> dict[str, float | int]:
-    """The earliest best round, its share, and the last share; empty where nothing was measured."""
-    known = [(float(share), int(row["round"] or 0)) for row in history if (share := row.get(name)) is not None]
-    if not known:
-        return {}
-    best, best_round = max(known, key=lambda found: found[0])
-    return {"best": best, "best_round": best_round, "last": known[-1][0]}
 
 
 def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> None:

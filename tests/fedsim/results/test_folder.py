@@ -1,6 +1,7 @@
 """The run folder: what is written, what a resumed run forgets, and that nothing is ever written over."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -127,6 +128,26 @@ def test_columns_grow_and_earlier_rows_stay(folder):
         "3,,4,0.7",
     ]
     assert not [path.name for path in folder.path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_clients_report_later_gets_a_column_of_its_own(folder):
+    folder.add_client_metrics(0, {0: {"correct": 1, "tested": 2}, 1: {"correct": 0, "tested": 3, "ece": 0.5}})
+    folder.add_client_metrics(
+        1, {1: {"tested": 3, "correct": 2, "auc": math.nan, "loss": 0.25}, 0: {"ece": 0.125}}
+    )
+    assert lines(folder, "clients.csv") == [
+        "round,client,correct,tested,loss,ece,auc",
+        "0,0,1,2,,,",
+        "0,1,0,3,,0.5,",
+        "1,0,,,,0.125,",
+        "1,1,2,3,0.25,,nan",
+    ]
+
+
+def test_a_client_cannot_add_to_the_timings(folder):
+    """What clients say of their time is not checked at the border."""
+    folder.add_timings(0, {2: {"train": 0.5, "round": 9.0, "holiday": 3.0}})
+    assert lines(folder, "timings.csv")[1] == "0,2,,,0.5,,,"
 
 
 # -------------------------------------------------------------------------------------------------------- resume

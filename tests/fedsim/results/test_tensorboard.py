@@ -1,5 +1,8 @@
 """Event files, read by TensorBoard's own reader."""
 
+import math
+
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -29,6 +32,13 @@ def test_tensorboard_reads_what_was_written(tmp_path):
 def test_a_long_name_is_no_problem(tmp_path):
     EventFile(tmp_path / FILE_NAME).add(7, 1.0, {"ü" * 100: 2.0})
     assert scalars(tmp_path, "ü" * 100) == [(7, 2.0, 1.0)]
+
+
+def test_numbers_that_do_not_fit_are_no_problem(tmp_path):
+    """A file has 32 bits for each: what is larger is the largest, and what is not a number stays so."""
+    EventFile(tmp_path / FILE_NAME).add(0, 1.0, {"huge": 1e300, "low": -math.inf, "none": math.nan})
+    values = [scalars(tmp_path, tag)[0][1] for tag in ("huge", "low", "none")]
+    assert values[0] == -values[1] == np.finfo(np.float32).max and math.isnan(values[2])
 
 
 @pytest.mark.parametrize(("last", "kept"), [(199, range(200)), (0, range(1)), (-1, range(0)), (500, range(300))])
