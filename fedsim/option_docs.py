@@ -25,11 +25,11 @@ def options_of(section: type[Section]) -> list[Option]:
     docs: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, Section) and kind is not Section:
-            docs |= _docs(kind)
+            docs |= docs_of(kind)
     return [Option(item.name, item.default, docs.get(item.name, "")) for item in msgspec.structs.fields(section)]
 
 
-def _docs(kind: type) -> dict[str, str]:
+def docs_of(kind: type) -> dict[str, str]:
     """Python keeps no docstrings of fields, so they are read from the source of the class itself."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)

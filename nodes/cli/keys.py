@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from nodes.cli.client import IdRange
+from nodes.client.options import IdRange
 from protocol import keys
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import signal
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
 from nodes.display.run import Display
 from nodes.launchers import processes, zygote
-from nodes.server.events import Event, pipe_watcher
-from nodes.server.program import security_from, serve
+from nodes.server.events import pipe_watcher
+from nodes.server.program import serve, server_keys
 from protocol import keys
 from protocol.errors import AddressUnusable
 
@@ -87,10 +86,10 @@ class Launcher(ABC):
         self.start_clients(address)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_interrupt)
-        try:
-            self._watch(events_in)
-        finally:
-            os.close(events_in)
+        with os.fdopen(events_in) as lines:  # until the server closes its end
+            for line in lines:
+                if line.endswith("\n"):  # or it was cut off when the server was killed
+                    self._display.on_event(json.loads(line))
         status = self._reap_server()
         if os.WIFSIGNALED(status):
             saved = self.experiment.cluster.checkpoint_every
@@ -98,20 +97,6 @@ class Launcher(ABC):
             raise UserError(f"the server {processes.describe_exit(status)}{hint}.")
         self.finish_clients()
         return os.waitstatus_to_exitcode(status)
-
-    def _watch(self, events_in: int) -> None:
-        """Show events until the server closes its end of the pipe."""
-        buffer = b""
-        while True:
-            if not select.select([events_in], [], [], 0.5)[0]:
-                continue
-            chunk = os.read(events_in, 1 << 16)
-            if not chunk:
-                return
-            *lines, buffer = (buffer + chunk).split(b"\n")
-            for line in lines:
-                event: Event = json.loads(line)
-                self._display.on_event(event)
 
     def _reap_server(self) -> int:
         assert self._server is not None
@@ -141,7 +126,7 @@ class Launcher(ABC):
             return serve(
                 self.folder,
                 self._options.address,
-                security=security_from(self.keys_folder) if self.keys_folder else None,
+                security=server_keys(self.keys_folder),
                 resume=self._options.resume,
                 watcher=pipe_watcher(events_out),
                 on_bound=tell,

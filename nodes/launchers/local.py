@@ -7,15 +7,10 @@
 Every process dies with its parent, so killing the launcher leaves nothing behind.
 """
 
-import socket
-from collections.abc import Callable
-from pathlib import Path
-
-from nodes.client.node import Settings, client_keys, run_client
-from nodes.launchers import processes, zygote
+from nodes.client.options import ClientOptions
+from nodes.client.program import run_clients
+from nodes.launchers import zygote
 from nodes.launchers.base import Launcher
-from nodes.launchers.placement import place_client, usable_gpus
-from protocol.limits import MEBIBYTE, Limits
 
 _MAX_RESTARTS = 10
 _EXIT_GRACE_SECONDS = 3.0
@@ -40,37 +35,14 @@ class LocalLauncher(Launcher):
 
     def _host_main(self, address: str) -> int:
         zygote.redirect_output(self.folder.logs / "clients.log")
-        cluster = self.experiment.cluster
-        gpus, cores = usable_gpus(cluster.device), processes.cores()
-
-        def settings(client: int) -> Settings:
-            return Settings(
-                address=address,
-                client=client,
-                placement=place_client(
-                    client, host=socket.gethostname(), gpus=gpus, cores=cores, slots=cluster.slots
-                ),
-                state_folder=self.folder.checkpoints,
-                patience_seconds=cluster.patience_seconds,
-                heartbeat_seconds=cluster.heartbeat_seconds,
-                limits=Limits(max_frame_bytes=cluster.max_frame_mib * MEBIBYTE),
-                **client_keys(self.keys_folder, client),
-            )
-
-        # One that has answered already needs a checkpoint to go on from; the server refuses it otherwise.
-        host = zygote.Host(client_starter(settings, self.folder.logs), _MAX_RESTARTS)
-        return host.run(range(self.experiment.run.clients))
-
-
-def client_starter(settings: Callable[[int], Settings], logs: Path | None) -> Callable[[int], int]:
-    """What a host calls to fork one client; with `logs` each client has a log file of its own."""
-
-    def start(client: int) -> int:
-        def main() -> int:
-            if logs is not None:
-                zygote.redirect_output(logs / f"client-{client:05d}.log")
-            return run_client(settings(client))
-
-        return zygote.fork(main)
-
-    return start
+        options = ClientOptions.of(
+            self.experiment.cluster,
+            connect=address,
+            ids=list(range(self.experiment.run.clients)),
+            keys=self.keys_folder,
+            state_dir=self.folder.checkpoints,
+            # One that has answered already needs a checkpoint to go on from; the server refuses it otherwise.
+            restarts=_MAX_RESTARTS,
+            logs=self.folder.logs,
+        )
+        return run_clients(options)

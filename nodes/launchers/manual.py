@@ -5,12 +5,11 @@ from pathlib import Path
 
 import click
 
-from fedsim.config import Cluster, Experiment, to_toml
+from fedsim.config import Experiment, to_toml
 from fedsim.errors import UserError
+from nodes.client.options import ClientOptions, id_range
 
 DEFAULT_PORT = 5555
-_HEARTBEAT_SECONDS = 5.0
-"""Between machines a connection may die without a word, so clients send heartbeats whatever the config says."""
 
 
 def print_commands(experiment: Experiment, folder: Path, port: int) -> None:
@@ -23,10 +22,9 @@ def print_commands(experiment: Experiment, folder: Path, port: int) -> None:
         raise UserError(
             f"{config} cannot be written: {error.strerror}; choose another place with --out."
         ) from None
-    last = experiment.run.clients - 1
-    ids, address = _ids(0, last), f"tcp://SERVER:{port}"
+    ids, address = list(range(experiment.run.clients)), f"tcp://SERVER:{port}"
     server = f"--config {shlex.quote(str(config))} --bind {address} --keys keys --out {shlex.quote(str(folder))}"
-    clients = f"--connect {address} --ids {ids} --keys keys {_client_options(experiment.cluster)}"
+    clients = ClientOptions.of(experiment.cluster, connect=address, ids=ids, keys=Path("keys")).between_machines()
     click.echo(
         f"""\
 # The experiment is in {config}. Replace SERVER by the address of the server's machine.
@@ -36,30 +34,15 @@ fedsim keys new server --folder keys
 python -m nodes.server {server}
 
 # On each client machine: make keys for its clients, send client-*.key to the server, fetch server.key from it.\
-{_example_of_sharing(last)}
-fedsim keys new {ids} --folder keys
-python -m nodes.client {clients}"""
+{_example_of_sharing(ids)}
+fedsim keys new {id_range(ids)} --folder keys
+python -m nodes.client {shlex.join(clients.words())}"""
     )
 
 
-def _client_options(cluster: Cluster) -> str:
-    """What clients cannot take from the server, because they need it before they have found one."""
-    options = [f"--heartbeat {cluster.heartbeat_seconds or _HEARTBEAT_SECONDS:g}"]
-    if cluster.patience_seconds != Cluster().patience_seconds:
-        options.append(f"--patience {cluster.patience_seconds:g}")
-    if cluster.slots != Cluster().slots:
-        options.append(f"--slots {cluster.slots}")
-    if cluster.max_frame_mib != Cluster().max_frame_mib:
-        options.append(f"--max-frame-mib {cluster.max_frame_mib}")
-    return " ".join(options)
-
-
-def _example_of_sharing(last: int) -> str:
-    if last == 0:
+def _example_of_sharing(ids: list[int]) -> str:
+    if len(ids) == 1:
         return ""
-    halves = f"{_ids(0, last // 2)} and {_ids(last // 2 + 1, last)}"
-    return f"\n# Several machines share the ids {_ids(0, last)} among them, for example {halves}."
-
-
-def _ids(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+    half = (len(ids) + 1) // 2
+    halves = f"{id_range(ids[:half])} and {id_range(ids[half:])}"
+    return f"\n# Several machines share the ids {id_range(ids)} among them, for example {halves}."

@@ -43,18 +43,11 @@ def place_client(client: int, *, host: str, gpus: Sequence[str], cores: Sequence
     return Placement(host, slots, {"CUDA_VISIBLE_DEVICES": ""}, pinned)
 
 
-def place_server(gpus: Sequence[str]) -> Placement:
-    """The first GPU, or every core: clients are idle while the server's optimizer runs."""
-    if gpus:
-        return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": gpus[0]})
-    return Placement("server", 1, {"CUDA_VISIBLE_DEVICES": ""}, (0,))
-
-
 def use_server_device(cluster: Cluster) -> torch.device:
-    """Must come before this process touches CUDA for the first time."""
-    placement = place_server(usable_gpus(cluster.device))
-    os.environ.update(placement.environment)
-    return torch.device(placement.device)
+    """The first GPU, or none. Must come before this process touches CUDA for the first time."""
+    first = usable_gpus(cluster.device)[:1]
+    os.environ["CUDA_VISIBLE_DEVICES"] = "".join(first)
+    return torch.device("cuda" if first else "cpu")
 
 
 def use_server_threads(cluster: Cluster) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
+from nodes.client.options import ClientOptions
 from nodes.display.run import Display
 from nodes.launchers.base import Launcher, LaunchOptions
 from protocol import keys
@@ -34,16 +35,8 @@ class RayNode:
     num_gpus: float = 0.0
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """Which clients one machine runs."""
-
-    node: RayNode
-    ids: list[int]
-
-
-def assign(num_clients: int, nodes: Sequence[RayNode]) -> list[Assignment]:
-    """Blocks of client ids in proportion to the machines' GPUs, or to their cores where no machine has a GPU."""
+def assign(num_clients: int, nodes: Sequence[RayNode]) -> list[tuple[RayNode, list[int]]]:
+    """Blocks of ids for each machine, in proportion to its GPUs, or to its cores where no machine has a GPU."""
     by_gpu = any(node.num_gpus for node in nodes)
     weights = [node.num_gpus if by_gpu else node.num_cpus for node in nodes]
     total, start, reached, result = sum(weights), 0, 0.0, []
@@ -51,7 +44,7 @@ def assign(num_clients: int, nodes: Sequence[RayNode]) -> list[Assignment]:
         reached += weight
         end = math.floor(num_clients * reached / total + 0.5)
         if end > start:
-            result.append(Assignment(node, list(range(start, end))))
+            result.append((node, list(range(start, end))))
         start = end
     return result
 
@@ -62,16 +55,15 @@ def require_ray() -> None:
         raise UserError("Ray is not installed; run: pip install 'fedsim-htfl[ray]'")
 
 
-def run_host(address: str, ids: list[int], secrets: dict[str, bytes], options: list[str]) -> int:
+def run_host(options: list[str], secrets: dict[str, bytes]) -> int:
     """Runs on a node: the same program that a person would start there by hand."""
     with tempfile.TemporaryDirectory(prefix="fedsim-") as folder:
         for name, content in secrets.items():
             path = Path(folder) / name
             path.touch(mode=0o600)
             path.write_bytes(content)
-        listed = ",".join(map(str, ids))
-        command = [sys.executable, "-m", "nodes.client", "--connect", address, "--ids", listed, "--keys", folder]
-        return subprocess.run([*command, "--state-dir", f"{folder}/state", *options], check=False).returncode
+        here = ["--keys", folder, "--state-dir", f"{folder}/state"]
+        return subprocess.run([sys.executable, "-m", "nodes.client", *options, *here], check=False).returncode
 
 
 class RayLauncher(Launcher):
@@ -94,15 +86,14 @@ class RayLauncher(Launcher):
             if item["Alive"]
         ]
         reachable = address.replace("0.0.0.0", ray.util.get_node_ip_address())
-        cluster = self.experiment.cluster
-        options = ["--heartbeat", str(cluster.heartbeat_seconds or 5.0), "--slots", str(cluster.slots)]
-        options += ["--max-frame-mib", str(cluster.max_frame_mib)]
         remote = ray.remote(max_retries=0)(run_host)
-        for assignment in assign(self.experiment.run.clients, nodes):
-            there = affinity(assignment.node.id, soft=False)
+        for node, ids in assign(self.experiment.run.clients, nodes):
+            there = affinity(node.id, soft=False)
             # Our own slots keep a machine from doing too much at once, so Ray need not reserve cores.
             placed = remote.options(num_cpus=0, scheduling_strategy=there)
-            self._tasks.append(placed.remote(reachable, assignment.ids, self._secrets(assignment.ids), options))
+            options = ClientOptions.of(self.experiment.cluster, connect=reachable, ids=ids)
+            words = options.between_machines().words()
+            self._tasks.append(placed.remote(words, self._secrets(ids)))
 
     def finish_clients(self) -> None:
         self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=_EXIT_GRACE_SECONDS)

@@ -140,8 +140,8 @@ def has_ended(process: int, patience_seconds: float) -> bool:
 
 def stop_process(process: int, patience_seconds: float = _KILL_AFTER_SECONDS) -> None:
     """SIGTERM, then SIGKILL for one that does not listen."""
-    for number, patience in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, patience_seconds)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
-        if has_ended(process, patience):
+        if has_ended(process, patience_seconds):
             return

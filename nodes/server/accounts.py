@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from protocol.kernel import TcpCounters
-from protocol.ledger import BEFORE_FIRST_ROUND, Amounts, Audit, Ledger, Receipt, framing_receipt
+from protocol.ledger import BEFORE_FIRST_ROUND, Audit, Ledger, Receipt, framing_receipt
 from protocol.transport import ServerSocket
 
 NOBODY = -1
 """The client of a message whose sender is not known."""
 
+LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
 PURPOSES = ("method", "evaluation", "setup", "control")
 
 
@@ -71,33 +72,26 @@ class Accounts:
 def traffic_summary(ledger: Ledger) -> dict[str, dict[str, dict[str, int]]]:
     """{purpose: {direction: the four levels}}, with the sum of all purposes as `total`."""
 
-    def levels(amounts: Amounts) -> dict[str, int]:
-        return {
-            "elements": amounts.elements,
-            "payload_bytes": amounts.payload_bytes,
-            "message_bytes": amounts.message_bytes,
-            "wire_bytes": amounts.wire_bytes,
-        }
-
     def both(**wanted: str) -> dict[str, dict[str, int]]:
-        return {way: levels(ledger.total(direction=way, **wanted)) for way in ("up", "down")}
+        totals = {way: ledger.total(direction=way, **wanted) for way in ("up", "down")}
+        return {way: {level: getattr(total, level) for level in LEVELS} for way, total in totals.items()}
 
     return {**{purpose: both(purpose=purpose) for purpose in PURPOSES}, "total": both()}
 
 
 def audit_summary(audits: list[Audit]) -> dict[str, Any]:
     """What the closing table says of the kernel check; every difference with its size."""
-    checked = [audit for audit in audits if audit.difference is not None]
+    checked = [(audit, audit.difference) for audit in audits if audit.difference is not None]
     differences = [
         {
             "connection": audit.connection,
             "client": audit.client,
-            "sent_difference_bytes": audit.difference.sent,
-            "received_difference_bytes": audit.difference.received,
+            "sent_difference_bytes": difference.sent,
+            "received_difference_bytes": difference.received,
             "ended_early": audit.closed_early,
         }
-        for audit in checked
-        if audit.difference is not None and not audit.agrees
+        for audit, difference in checked
+        if not audit.agrees
     ]
     return {
         "connections": len(audits),

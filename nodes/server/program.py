@@ -7,9 +7,8 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fedsim import assembly, metrics
 from fedsim.errors import UserError
@@ -32,24 +31,27 @@ from protocol.transport import ServerSocket
 _LAST_WORDS_SECONDS = 20
 
 
-@dataclass(frozen=True)
-class Security:
-    """The server's own keys and who may join with which."""
+class ServerKeys(TypedDict, total=False):
+    """What the server's socket takes from a folder of keys: its own, and who may join with which."""
 
     keys: KeyPair
     allowed: dict[str, int]
 
 
-def security_from(folder: Path) -> Security:
-    """The server's secret and the allow-list, both from one folder."""
-    return Security(keys.load_secret(folder, keys.SERVER), keys.load_allow_list(folder))
+NO_KEYS = ServerKeys()
+
+
+def server_keys(folder: Path | None) -> ServerKeys:
+    if folder is None:
+        return NO_KEYS
+    return {"keys": keys.load_secret(folder, keys.SERVER), "allowed": keys.load_allow_list(folder)}
 
 
 def serve(
     folder: RunFolder,
     address: str,
     *,
-    security: Security | None = None,
+    security: ServerKeys = NO_KEYS,
     resume: bool = False,
     watcher: Watcher | None = None,
     on_bound: Callable[[str], None] = lambda address: None,
@@ -78,7 +80,7 @@ def serve(
 
 
 def _prepare(
-    folder: RunFolder, address: str, security: Security | None, resume: bool
+    folder: RunFolder, address: str, security: ServerKeys, resume: bool
 ) -> tuple[Learner, Manifest | None, ServerSocket]:
     """All that can be refused, before anything in the folder is touched."""
     experiment = folder.experiment()
@@ -90,8 +92,7 @@ def _prepare(
         socket = ServerSocket(
             address,
             limits=Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE),
-            keys=security.keys if security else None,
-            allowed=security.allowed if security else None,
+            **security,
         )
     except (AddressUnusable, UserError):
         if not resume:

@@ -7,8 +7,10 @@ from commands import PROJECT, Start
 from fedsim.config import Cluster
 from fedsim.version import __version__
 from nodes.cli.client import command as client_command
+from nodes.client import program
 from nodes.client.node import EXIT_NO_SERVER
-from nodes.launchers import local, zygote
+from nodes.launchers import zygote
+from protocol.errors import AddressUnusable
 
 
 @pytest.mark.parametrize(
@@ -52,12 +54,17 @@ def test_a_client_with_a_log_of_its_own_is_spoken_for(python: Start, tmp_path):
 
 @pytest.mark.parametrize(("options", "mebibytes"), [((), Cluster().max_frame_mib), (("--max-frame-mib", "3"), 3)])
 def test_clients_have_the_frame_limit_of_the_option(options, mebibytes, monkeypatch):
-    """Nothing is started: the settings are those that a forked client would get."""
+    """Nothing is started: what a forked client would do is done here, as far as its socket."""
     made = []
+
+    def socket(address, client, *, limits, **_):
+        made.append((address, client, limits.max_frame_bytes))
+        raise AddressUnusable("as far as this")
+
     monkeypatch.setattr(zygote, "preload", lambda: None)
-    monkeypatch.setattr(local, "client_starter", lambda settings, logs: settings)
-    monkeypatch.setattr(zygote.Host, "run", lambda self, ids: made.extend(map(self.start, ids)) or 0)
+    monkeypatch.setattr(zygote, "fork", lambda main: main())
+    monkeypatch.setattr(zygote.Host, "run", lambda self, ids: max(map(self.start, ids)))
+    monkeypatch.setattr(program, "ClientSocket", socket)
     words = ["--connect", "tcp://127.0.0.1:1", "--ids", "2-3", *options]
-    assert CliRunner().invoke(client_command, words, standalone_mode=False).return_value == 0
-    assert [settings.client for settings in made] == [2, 3]
-    assert {settings.limits.max_frame_bytes for settings in made} == {mebibytes * 1024 * 1024}
+    assert CliRunner().invoke(client_command, words, standalone_mode=False).return_value == EXIT_NO_SERVER
+    assert made == [("tcp://127.0.0.1:1", client, mebibytes * 1024 * 1024) for client in (2, 3)]

@@ -1,5 +1,6 @@
 """Which core or GPU a client gets, and what its process must see before CUDA is touched."""
 
+import os
 import subprocess
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from fedsim.config import Cluster
 from nodes.launchers import placement
-from nodes.launchers.placement import place_client, place_server, use_server_threads, visible_gpus
+from nodes.launchers.placement import place_client, use_server_device, use_server_threads, visible_gpus
 
 
 def test_without_gpus_all_clients_share_the_host_and_its_cores():
@@ -86,10 +87,15 @@ def test_no_driver_is_no_gpu(monkeypatch, error):
     assert visible_gpus({}) == []
 
 
-def test_the_server_takes_the_first_gpu_or_none():
-    on_gpu, on_cpu = place_server(["3", "1"]), place_server([])
-    assert (on_gpu.device, on_gpu.environment) == ("cuda", {"CUDA_VISIBLE_DEVICES": "3"})
-    assert (on_cpu.device, on_cpu.environment) == ("cpu", {"CUDA_VISIBLE_DEVICES": ""})
+@pytest.mark.parametrize(
+    ("listed", "wanted", "device", "seen"),
+    [("3,1", "auto", "cuda", "3"), ("3,1", "cpu", "cpu", ""), ("", "auto", "cpu", "")],
+)
+def test_the_server_takes_the_first_gpu_or_none(monkeypatch, listed, wanted, device, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    monkeypatch.setattr(torch.version, "cuda", "12.1")
+    assert use_server_device(Cluster(device=wanted)) == torch.device(device)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
 @pytest.mark.parametrize("wanted", [1, 2])
