@@ -123,18 +123,18 @@ def summarise(loop: ServerLoop, outcome: Outcome, seconds: float) -> dict[str, A
     }
 
 
-def results_summary(conductor: Learner) -> dict[str, Any]:
+def results_summary(learner: Learner) -> dict[str, Any]:
     """What was learned: the papers report the best round."""
-    experiment = conductor.experiment
+    experiment = learner.experiment
     return {
         "method": experiment.method_name,
         "dataset": experiment.data.dataset,
         "model_group": experiment.model.group,
         "architectures": [entry.name for entry in entries(experiment.model.group)],
         "clients": experiment.run.clients,
-        "rounds": len([row for row in conductor.history if row["round"] != conductor.last_round]),
+        "rounds": len([row for row in learner.history if row["round"] != learner.last_round]),
         "seed": experiment.run.seed,
-        **metrics.summary(conductor.history),
+        **metrics.summary(learner.history),
     }
 
 
