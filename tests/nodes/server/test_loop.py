@@ -1,0 +1,467 @@
+"""The server's loop with peers that are late, lost, back, refused, failing or twice as eager, and no network."""
+
+import csv
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from stage import Peer, Stage, in_round, prototypes
+
+from fedsim.contract import Contract, Field, Payload
+from fedsim.method import Step
+from protocol import messages
+
+Build = Callable[..., Stage]
+NOBODY = -1
+
+
+def rows(play: Stage) -> list[dict[str, str]]:
+    with (play.folder.path / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def clients_by_round(play: Stage) -> list[int]:
+    return [int(row["clients"]) for row in rows(play)]
+
+
+def hang_up(peer: Peer, work: messages.Work) -> None:
+    peer.socket.cut()
+
+
+def say_nothing(peer: Peer, work: messages.Work) -> None:
+    """For as long as the test lasts."""
+
+
+# --------------------------------------------------------------------------------------------- undisturbed
+
+
+def test_a_run_from_the_first_hello_to_goodbye(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+    outcome = play.run()
+    assert (outcome.completed, outcome.reason) == (True, "the run is complete")
+    assert play.happened() == [
+        *(("client_ready", 0), ("client_ready", 1), ("joined",)),
+        # Client 1 has more data; by round 1 both are known to be equally fast.
+        *(("round_started", 0), ("asked", 0, 1), ("asked", 0, 0), ("answered", 0, 0), ("answered", 0, 1)),
+        *(("collected", 0), ("round_finished", 0)),
+        *(("round_started", 1), ("asked", 1, 0), ("asked", 1, 1), ("answered", 1, 0), ("answered", 1, 1)),
+        *(("collected", 1), ("round_finished", 1)),
+    ]
+    assert play.events_of("joined") == [
+        {"event": "joined", "clients": 2, "seconds": 0.0, "pss_bytes_mean": 1500.0, "start_seconds_max": 0.5}
+    ]
+    for peer in play.peers.values():
+        kinds = [messages.kind_of(message) for message in peer.heard]
+        assert kinds == ["welcome", "work", "work", "stop"]  # FedProto has no set-up to send
+        assert peer.last() == messages.Stop(reason="the run is complete")
+    np.testing.assert_array_equal(play.folder.final()["prototypes"], np.full((2, 2), 0.5, np.float32))
+
+
+def test_every_byte_is_booked_and_the_witness_agrees(stage: Build) -> None:
+    play = stage(run={"clients": 3, "rounds": 2})
+    stranger = Peer(play.server, 77)
+    outcome = play.run(client_1=lambda peer, work: [peer.answer(work), peer.answer(work, run="another")])
+    connections = play.server.connections.all
+    assert isinstance(stranger.last(), messages.Refusal)
+    assert [audit.agrees for audit in outcome.audits] == [True] * 3
+    ours = [connection for connection in connections if connection.client is not None]
+    (theirs,) = (connection for connection in connections if connection.client is None)
+    ledger = play.reception.accounts.ledger.wire_bytes
+    handshake = theirs.framing_bytes(outcome.audits[0].heartbeats)  # of a stranger it is nobody's
+    assert ledger["up"] == sum(c.carried_up for c in [*ours, theirs]) - handshake["handshake", "up"]
+    assert ledger["down"] == sum(c.carried_down for c in [*ours, theirs]) - handshake["handshake", "down"]
+
+
+def test_what_the_cohort_costs_is_the_method_s_and_what_the_others_cost_is_not(stage: Build) -> None:
+    play = stage(run={"clients": 4, "rounds": 1, "participation": 0.5})
+    cohort = play.learner.plan(0).cohort
+    play.run()
+    for client in range(4):
+        purpose = "method" if client in cohort else "evaluation"
+        other = "evaluation" if client in cohort else "method"
+        for direction, message in (("down", "work"), ("up", "result")):
+            wanted = {"round": 0, "client": client, "direction": direction, "message": message}
+            assert play.booked(purpose=purpose, **wanted) > 0 and play.booked(purpose=other, **wanted) == 0
+
+
+def test_a_place_has_as_many_clients_at_work_as_slots_and_the_longest_goes_first(stage: Build) -> None:
+    play = stage(run={"clients": 3, "rounds": 2})
+    seconds = {0: 1.0, 1: 9.0, 2: 4.0}
+
+    def work_on(peer: Peer, work: messages.Work) -> None:
+        peer.clock.after(seconds[peer.client], lambda: peer.answer(work))
+
+    for client in range(3):
+        play.peer(client, work_on, slots=1)
+    play.run()
+    # In the first round by size, then by what was measured; in the last nobody trains, so nothing new is known.
+    order = [(2, 1, 0), (1, 2, 0), (1, 2, 0)]
+    asked_and_answered = [
+        (kind, round, client)
+        for round, clients in enumerate(order)
+        for client in clients
+        for kind in ("asked", "answered")
+    ]
+    assert play.happened("asked", "answered") == asked_and_answered
+    assert [item["seconds"] for item in play.events_of("answered")][:3] == [4.0, 9.0, 1.0]
+    assert play.clock.now == 1000.0 + 3 * 14
+
+
+# --------------------------------------------------------------------------------------------- late and lost
+
+
+def test_a_late_client_is_left_out_and_its_answer_of_that_round_is_booked_and_forgotten(stage: Build) -> None:
+    play = stage(run={"clients": 3, "rounds": 2}, cluster={"deadline_seconds": 10})
+
+    def after(seconds: float) -> Callable[[Peer, messages.Work], None]:
+        return lambda peer, work: peer.clock.after(seconds, lambda: peer.answer(work))
+
+    # Client 2 makes round 1 last long enough for the answer of round 0 to come in the middle of it.
+    outcome = play.run(client_1=in_round(0, after(12)), client_2=in_round(1, after(5)))
+    assert outcome.completed and clients_by_round(play) == [2, 3, 3]
+    assert play.events_of("left_out") == [
+        {"event": "left_out", "round": 0, "client": 1, "reason": "late (10 s)"},
+    ]
+    assert play.happened("answered").count(("answered", 1, 1)) == 1
+    assert play.booked(round=1, client=1, message="result", payload="header") == 2
+    assert play.peers[1].works() == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_client_that_lost_its_connection_is_asked_again_and_counts_once(stage: Build) -> None:
+    def stumble(peer: Peer, work: messages.Work) -> None:
+        peer.socket.cut()
+        peer.clock.after(5, peer.socket.connect)
+
+    play = stage(run={"clients": 2, "rounds": 1})
+    assert play.run(client_1=in_round(0, stumble)).completed
+    assert play.happened("asked", "lost", "returned", "answered", "left_out")[:6] == [
+        *(("asked", 0, 1), ("asked", 0, 0), ("answered", 0, 0), ("lost", 0, 1), ("returned", 0, 1)),
+        ("asked", 0, 1),
+    ]
+    assert play.peers[1].works() == [(0, 0), (0, 1), (1, 0)] and clients_by_round(play) == [2, 2]
+    assert len([item for item in play.peers[1].heard if isinstance(item, messages.Welcome)]) == 1
+
+
+def test_a_lost_client_is_waited_for_once(stage: Build) -> None:
+    play = stage(run={"clients": 3, "rounds": 3}, cluster={"rejoin_seconds": 30})
+    assert play.run(client_1=in_round(1, hang_up)).completed
+    assert clients_by_round(play) == [3, 2, 2, 2]
+    assert play.happened("lost", "left_out") == [("lost", 1, 1), *(("left_out", round, 1) for round in (1, 2, 3))]
+    assert {item["reason"] for item in play.events_of("left_out")} == {"lost for 30 s"}
+    assert play.clock.now == pytest.approx(1000.0 + 30, abs=0.5)
+
+
+def test_a_loss_that_only_sending_reveals_is_a_loss(stage: Build) -> None:
+    """Between two rounds the connection broke without a word: the next question cannot be handed over."""
+    play = stage(run={"clients": 3, "rounds": 1})
+
+    def answer_and_vanish(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work)
+        peer.socket.cut(noticed=False)
+
+    assert play.run(client_1=answer_and_vanish).completed
+    assert play.happened("asked", "lost", "left_out")[3:] == [
+        *(("asked", 1, 0), ("asked", 1, 2), ("lost", 1, 1), ("left_out", 1, 1)),
+    ]
+    assert play.booked(round=1, client=1) == 0
+
+
+def test_without_a_quorum_the_run_ends_with_a_sentence(stage: Build) -> None:
+    play = stage(run={"clients": 3, "rounds": 5}, cluster={"quorum": 0.75, "deadline_seconds": 10})
+    outcome = play.run(client_0=in_round(1, say_nothing), client_2=in_round(1, hang_up))
+    assert not outcome.completed
+    assert outcome.reason == (
+        "round 1 has no quorum: 1 clients answered, cluster.quorum = 0.75 of 3 is needed "
+        "(client 0: late (10 s), client 2: lost for 30 s)."
+    )
+    assert len(rows(play)) == 1 and play.peers[1].last() == messages.Stop(reason=outcome.reason)
+
+
+def test_whoever_never_joins_is_named(stage: Build) -> None:
+    play = stage(run={"clients": 14}, cluster={"join_seconds": 2.5})
+    play.peer(3)
+    outcome = play.loop.run()
+    assert outcome.reason == (
+        "13 of 14 clients did not join within 2.5 s: 0, 1, 2, 4, 5, 6, 7, 8, 9, 10 and 3 more; "
+        "start them, or raise cluster.join_seconds."
+    )
+    assert play.peers[3].last() == messages.Stop(reason=outcome.reason)
+    assert not (play.folder.path / "metrics.csv").exists()
+
+
+# ------------------------------------------------------------------------------------------- started again
+
+
+def test_a_client_that_was_started_again_restores_itself_and_is_asked_again(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 2}, cluster={"checkpoint_every": 1})
+
+    def die(peer: Peer, work: messages.Work) -> None:
+        peer.socket.cut()
+        peer.clock.after(3, lambda: play.peer(1))
+
+    assert play.run(client_1=in_round(1, die)).completed
+    told = ("lost", "client_ready", "restored", "returned", "asked", "answered")
+    assert play.happened(*told)[9:14] == [
+        *(("lost", 1, 1), ("client_ready", 1), ("restored", 0, 1), ("returned", 1, 1), ("asked", 1, 1)),
+    ]
+    again = play.peers[1]
+    assert isinstance(again.heard[0], messages.Welcome) and again.heard[0].restore == 0
+    assert again.works() == [(1, 1), (2, 0)] and clients_by_round(play) == [2, 2, 2]
+
+
+def test_before_its_first_answer_a_client_may_begin_anew(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+
+    def die(peer: Peer, work: messages.Work) -> None:
+        peer.socket.cut()
+        play.peer(1)
+
+    assert play.run(client_1=die).completed
+    assert play.events_of("restored") == [{"event": "restored", "client": 1, "round": -1}]
+    assert play.peers[1].works() == [(0, 1), (1, 0)]
+
+
+def test_later_it_needs_a_saved_state(stage: Build) -> None:
+    """Going on from nothing would quietly change the result."""
+    play = stage(run={"clients": 3, "rounds": 1})
+
+    def die(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work)
+        peer.socket.cut()
+        peer.clock.after(3, lambda: play.peer(1))
+
+    assert play.run(client_1=die).completed
+    sentence = "client 1 has no saved state to go on with; use --checkpoint-every."
+    assert play.events_of("refused") == [{"event": "refused", "reason": sentence}]
+    assert play.peers[1].heard == [messages.Refusal(reason=sentence)]
+    assert play.happened("left_out") == [("left_out", 1, 1)]
+
+
+def test_a_state_that_was_saved_in_this_very_round_counts_at_once(stage: Build) -> None:
+    """The client dies after its answer and is back before the round is over: it is not asked twice."""
+    play = stage(run={"clients": 2, "rounds": 1}, cluster={"checkpoint_every": 1})
+
+    def answer_and_die(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work)
+        peer.socket.cut()
+        play.peer(1)
+
+    slow = in_round(0, lambda peer, work: peer.clock.after(60, lambda: peer.answer(work)))
+    assert play.run(client_0=slow, client_1=answer_and_die).completed
+    assert play.events_of("restored") == [{"event": "restored", "client": 1, "round": 0}]
+    assert play.peers[1].works() == [(1, 0)] and clients_by_round(play) == [2, 2]
+
+
+def test_a_set_up_goes_to_everyone_once_and_again_to_whoever_was_started_again(stage: Build) -> None:
+    counts = Field(Payload.COUNTS, "C", "int32")
+    play = stage(
+        run={"clients": 2, "rounds": 1},
+        contract=Contract(setup_up={"counts": counts}, setup_down={"counts": counts}),
+    )
+    seen: list[tuple[int, int, list[int]]] = []
+
+    def setup(uploads):  # of the server's half
+        seen.extend((item.client, item.num_train, item.arrays["counts"].tolist()) for item in uploads)
+        return {"counts": sum(item.arrays["counts"] for item in uploads)}
+
+    play.learner.server.setup = setup
+    play.learner.server.aggregate = lambda round, uploads: Step({}, {}, {})
+
+    def nothing(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work, {})
+
+    def die(peer: Peer, work: messages.Work) -> None:
+        peer.socket.cut()
+        play.peer(1, nothing, setup=given[1])
+
+    given = [{"counts": np.array(held, np.int32)} for held in ([1, 2, 3], [10, 0, 5])]
+    play.peer(0, nothing, setup=given[0])
+    first = play.peer(1, die, setup=given[1])
+    assert play.run().completed
+    assert seen == [(0, 10, [1, 2, 3]), (1, 20, [10, 0, 5])]  # the second set-up of client 1 changes nothing
+    for peer in (play.peers[0], first, play.peers[1]):
+        assert [messages.kind_of(message) for message in peer.heard[:3]] == ["welcome", "setup", "work"]
+    assert play.booked("elements", direction="down", purpose="setup") == 3 * 3
+    assert play.booked("elements", direction="up", purpose="setup") == 3 * 3
+
+
+# --------------------------------------------------------------------------------------- too much and wrong
+
+
+def test_an_answer_that_comes_twice_counts_once_and_is_booked_twice(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+
+    def repeat(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work)
+        peer.answer(work, prototypes(99.0) if work.train else {})
+
+    assert play.run(client_1=repeat).completed
+    assert play.happened("answered").count(("answered", 0, 1)) == 1
+    assert play.booked(round=0, client=1, message="result", payload="header") == 2
+    assert play.learner.down["prototypes"].max() < 1
+
+
+def test_an_answer_to_an_old_attempt_does_not_count(stage: Build) -> None:
+    """The question was asked again after a broken connection; only the answer to the latest one is taken."""
+    play = stage(run={"clients": 1, "rounds": 1})
+    first: list[messages.Work] = []
+
+    def habit(peer: Peer, work: messages.Work) -> None:
+        if work.attempt == 0 and work.train:
+            first.append(work)
+            peer.socket.cut()
+            peer.socket.connect()
+        else:
+            for old in first[: work.train]:
+                peer.answer(old, prototypes(99.0))
+            peer.answer(work)
+
+    assert play.run(client_0=habit).completed
+    assert play.happened("answered") == [("answered", 0, 0), ("answered", 1, 0)]
+    np.testing.assert_array_equal(play.learner.down["prototypes"], np.zeros((2, 2), np.float32))
+
+
+@pytest.mark.parametrize("changes", [{"round": 7}, {"attempt": 3}, {"run": "another run"}, {"run": ""}])
+def test_an_answer_to_what_was_never_asked_does_not_count(stage: Build, changes: dict[str, int | str]) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+
+    def err(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work, prototypes(99.0) if work.train else {}, **changes)
+        peer.clock.after(1, lambda: peer.answer(work))
+
+    assert play.run(client_1=err).completed
+    assert [item["seconds"] for item in play.events_of("answered") if item["client"] == 1] == [1.0, 1.0]
+    assert play.learner.down["prototypes"].max() < 1
+    sender = NOBODY if "run" in changes else 1  # of another run: whoever it is, it is not our client
+    assert play.booked(round=0, client=sender, message="result", payload="header") == (
+        1 if "run" in changes else 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"arrays": {"weights": np.ones(3, np.float32)}}, "field 'weights' is not in the contract"),
+        ({"metrics": {"correct": 7.0, "tested": 5.0}}, "not whole numbers with 0 <= correct <= tested"),
+    ],
+)
+def test_a_client_that_breaks_the_contract_is_sent_away_at_once(stage: Build, changes, wrong: str) -> None:
+    play = stage(run={"clients": 3, "rounds": 1})
+    assert play.run(client_1=in_round(0, lambda peer, work: peer.answer(work, **changes))).completed
+    (refused,), (lost,) = play.events_of("refused"), play.events_of("lost")
+    assert refused["reason"].startswith("client 1, round 0, up: ") and wrong in refused["reason"]
+    assert lost == {"event": "lost", "client": 1, "round": 0, "reason": refused["reason"]}
+    assert play.peers[1].last() == messages.Refusal(reason=refused["reason"])
+    finished = play.events_of("round_finished")[0]
+    assert finished["clients"] == 2 and finished["seconds"] == 0.0  # nobody waited for it
+
+
+def test_a_client_whose_code_fails_ends_the_run(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 3})
+    outcome = play.run(client_1=in_round(1, Peer.fail))
+    assert (outcome.completed, outcome.reason) == (False, "client 1 failed in round 1: ValueError: no")
+    assert play.peers[0].last() == messages.Stop(reason=outcome.reason)
+    assert clients_by_round(play) == [2] and (play.folder.path / "ledger.csv").exists()
+
+
+def test_a_server_s_half_that_breaks_the_contract_ends_the_run(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 3})
+    play.learner.server.aggregate = lambda round, uploads: Step({"weights": np.ones(3)}, {}, {})
+    outcome = play.run()
+    assert not outcome.completed and outcome.reason.startswith("server, round 1, down: field 'weights'")
+    assert play.peers[1].last() == messages.Stop(reason=outcome.reason)
+
+
+# ----------------------------------------------------------------------------------- stopped and resumed
+
+
+def test_a_run_that_is_stopped_keeps_its_results_and_tells_everyone(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 5})
+    outcome = play.run(client_1=in_round(2, lambda peer, work: play.loop.request_stop("enough")))
+    assert (outcome.completed, outcome.reason) == (False, "enough")
+    assert [row["round"] for row in rows(play)] == ["0", "1"]
+    assert {peer.last() for peer in play.peers.values()} == {messages.Stop(reason="enough")}
+    np.testing.assert_array_equal(play.folder.final()["prototypes"], play.learner.down["prototypes"])
+
+
+def test_the_server_s_own_step_is_stopped_in_the_middle(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 5})
+    play.learner.server.aggregate = lambda round, uploads: play.loop.request_stop("not later")
+    assert play.run().reason == "not later"
+    assert play.learner.history == [] and play.peers[0].last() == messages.Stop(reason="not later")
+
+
+def test_a_resumed_run_goes_on_with_everything_it_had(stage: Build) -> None:
+    sections = {"run": {"clients": 2, "rounds": 4}, "cluster": {"checkpoint_every": 2}}
+    whole = stage("whole", **sections)
+    assert whole.run().completed
+    first = stage(**sections)
+    first.run(client_1=in_round(3, lambda peer, work: first.loop.request_stop("power cut")))
+    again = stage(resume=True, **sections)
+    assert again.run().completed
+    assert again.happened("round_started") == [("round_started", round) for round in (2, 3, 4)]
+    assert again.reception.states == first.reception.states and again.reception.run != first.reception.run
+    for peer in again.peers.values():
+        assert isinstance(peer.heard[0], messages.Welcome) and peer.heard[0].restore == 1
+        assert peer.works() == [(2, 0), (3, 0), (4, 0)]
+    assert rows(again) == rows(whole)
+    for round in range(5):
+        assert again.booked("wire_bytes", round=round) == whole.booked("wire_bytes", round=round)
+
+
+def test_a_client_is_told_to_keep_what_the_last_checkpoint_names(stage: Build) -> None:
+    """One that is late at a checkpoint has saved, but the checkpoint names its older state."""
+    play = stage(run={"clients": 2, "rounds": 3}, cluster={"checkpoint_every": 1, "deadline_seconds": 5})
+    assert play.run(client_1=in_round(1, say_nothing)).completed
+    kept = {
+        client: [item.keep for item in peer.heard if isinstance(item, messages.Work)]
+        for client, peer in play.peers.items()
+    }
+    assert kept == {0: [-1, 0, 1, 2], 1: [-1, 0, 0, 2]}
+    assert play.happened("checkpoint") == [("checkpoint", round) for round in range(3)]
+
+
+# ------------------------------------------------------------------------------------------------ goodbye
+
+
+def test_whoever_comes_while_the_run_ends_is_told_so(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+    slow = play.peer(1)
+    late: list[Peer] = []
+
+    def stay() -> None:
+        """The server waits for this one to hang up."""
+        late.append(Peer(play.server, 0))
+        slow.clock.after(1, slow.socket.close)
+
+    slow.on_stop = stay
+    assert play.run().completed
+    assert late[0].heard == [messages.Stop(reason="the run is complete")]
+    assert play.clock.now == 1001.0
+    assert play.booked(client=NOBODY, message="hello") == 1 and play.booked(client=NOBODY, message="stop") == 1
+
+
+def test_what_clients_say_after_the_end_changes_nothing(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+    eager = play.peer(1)
+
+    def protest() -> None:
+        eager.fail(
+            messages.Work(run="", round=1, attempt=0, slot=0, train=True, evaluate=True, save=False, keep=-1)
+        )
+        eager.say_ready()
+        eager.socket.send_frames([b"\xc1"])
+        eager.socket.close()
+
+    eager.on_stop = protest
+    outcome = play.run()
+    assert outcome.completed and play.said[-1]["event"] == "rejected"
+    assert play.booked(client=1, message="failure", purpose="control") == 1
+    assert play.booked(client=1, message="ready", purpose="setup") == 2
+
+
+def test_nobody_waits_for_ever_for_one_that_does_not_hang_up(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+    play.peer(1).on_stop = lambda: None
+    assert play.run().completed
+    assert play.clock.now == pytest.approx(1005.0, abs=0.1)
