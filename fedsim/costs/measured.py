@@ -16,6 +16,12 @@ from fedsim.costs.printed import Printed
 WAYS = ("up", "down")
 
 
+AMOUNTS = (
+    *("formula_elements", "elements", "payload_bytes", "message_bytes", "wire_bytes"),
+    *("kernel_bytes", "heartbeat_bytes", "largest_client_bytes"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flow:
     """All that went one way in the rounds that were measured: a line of a table."""
@@ -55,18 +61,13 @@ class Flow:
         return 100 * (self.wire_bytes / self.payload_bytes - 1) if self.payload_bytes else None
 
 
-SUMMED = (
-    *("formula_elements", "elements", "payload_bytes", "message_bytes", "wire_bytes"),
-    *("heartbeat_bytes", "largest_client_bytes"),
-)
-
-
 def both_ways(up: Flow, down: Flow, printed: Printed | None = None) -> Flow:
     """Up and down together, as FedTGP's table 5 counts."""
-    sums = {name: getattr(up, name) + getattr(down, name) for name in SUMMED}
-    known = up.kernel_bytes is not None and down.kernel_bytes is not None
-    kernel_bytes = (up.kernel_bytes or 0) + (down.kernel_bytes or 0) if known else None
-    return Flow(way="both", kernel_bytes=kernel_bytes, printed=printed, **sums)
+    sums: dict[str, Any] = {"way": "both", "printed": printed}
+    for name in AMOUNTS:
+        amounts = (getattr(up, name), getattr(down, name))
+        sums[name] = None if None in amounts else sum(amounts)
+    return Flow(**sums)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedsim.costs.formula import ALL_HELD, pretty
-from fedsim.costs.measured import Flow, MethodCost, SettingCosts
+from fedsim.costs.measured import AMOUNTS, Flow, MethodCost, SettingCosts
 from fedsim.costs.printed import printed_formulae
 
 HEADINGS = (
@@ -19,11 +19,7 @@ HEADINGS = (
 NUMBERS_FROM = 3
 """The first column of numbers."""
 
-FLOW_COLUMNS = (
-    *("way", "formula", "formula_elements", "elements", "payload_bytes", "message_bytes", "wire_bytes"),
-    *("kernel_bytes", "heartbeat_bytes", "largest_client_bytes", "overhead_percent"),
-    *("formula_agrees", "kernel_agrees"),
-)
+FLOW_COLUMNS = ("way", "formula", *AMOUNTS, "overhead_percent", "formula_agrees", "kernel_agrees")
 CSV_COLUMNS = (
     *("dataset", "group", "clients", "rounds", "curve", "method", *FLOW_COLUMNS),
     *("paper_millions", "paper_source", "note"),
