@@ -2,9 +2,9 @@
 
 A contract names every array, its payload kind, its shape and its type. Shapes are written as words:
 `"n K"` is a matrix of n rows and K columns. Letters that the experiment defines (C classes, K features,
-M clients, `ch h w` of an image) are fixed; every other letter is free but must mean the same number in all
-arrays of one message. A message carries all arrays of its direction or none. What a round costs follows from the
-contract (`fedsim/costs/formula.py`).
+M clients, `ch h w` of an image, `ch length` of a signal, `dim` of a vector) are fixed; every other letter is
+free but must mean the same number in all arrays of one message. A message carries all arrays of its direction
+or none. What a round costs follows from the contract (`fedsim/costs/formula.py`).
 """
 
 from collections.abc import Mapping

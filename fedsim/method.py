@@ -38,6 +38,10 @@ class About:
     needs: tuple[str, ...] = ()
 
 
+INPUT_LETTERS = {1: ("dim",), 2: ("ch", "length"), 3: ("ch", "h", "w")}
+"""Of a vector, a signal and an image, by the number of dimensions of a sample."""
+
+
 @dataclass(frozen=True)
 class Task:
     """The sizes that every node of an experiment agrees on."""
@@ -51,7 +55,7 @@ class Task:
     def dimensions(self) -> dict[str, int]:
         """The letters that contracts may use for fixed sizes."""
         letters = {"C": self.num_classes, "K": self.feature_dim, "M": self.num_clients}
-        return letters | dict(zip(("ch", "h", "w"), self.input_shape, strict=False))
+        return letters | dict(zip(INPUT_LETTERS.get(len(self.input_shape), ()), self.input_shape, strict=False))
 
 
 @dataclass

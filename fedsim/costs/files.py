@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
+from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Any
 
 from fedsim.costs.measured import SettingCosts
-from fedsim.costs.projection import project
-from fedsim.costs.tables import to_csv, to_latex, to_markdown
+from fedsim.costs.projection import Point, points
+from fedsim.costs.tables import csv_text, to_csv, to_latex, to_markdown
 from fedsim.errors import UserError
 from fedsim.results.plots.costs import draw_bars, draw_series
-
-SERIES_COLUMNS = (
-    "dataset",
-    "group",
-    "method",
-    "clients",
-    "measured",
-    "elements_up",
-    "elements_down",
-    "wire_bytes",
-)
 
 
 def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_clients: int) -> list[Path]:
@@ -33,45 +23,28 @@ def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_
     settings = [setting for series in all_series for setting in series]
     texts = {
         "comm_cost.csv": to_csv(settings),
-        "comm_cost.md": "\n".join(to_markdown(setting) for setting in settings),
-        "comm_cost.tex": "\n".join(to_latex(setting) for setting in settings),
+        "comm_cost.md": "\n".join(map(to_markdown, settings)),
+        "comm_cost.tex": "\n".join(map(to_latex, settings)),
     }
-    paths = []
-    for name, text in texts.items():
-        paths.append(folder / name)
-        paths[-1].write_text(text, encoding="utf-8")
+    pictures = []
     for setting in settings:
         if setting.methods:
-            paths += draw_bars(setting, folder / f"{_stem(setting)}-{setting.num_clients}")
-    long_series = [series for series in all_series if len(series) > 1 and series[-1].methods]
-    if long_series:
-        paths.append(_write_series(folder / "comm_cost_series.csv", long_series, num_clients))
-    for series in long_series:
+            pictures += draw_bars(setting, folder / f"{_stem(setting)}-{setting.num_clients}")
+    rows: list[tuple[Any, ...]] = []
+    for series in all_series:
         largest = series[-1]
-        projections = {method.name: [project(method, largest, num_clients)] for method in largest.methods}
-        paths += draw_series(series, projections, folder / f"{_stem(largest)}-series")
-    return paths
+        if len(series) > 1 and largest.methods:
+            line = points(series, num_clients)
+            rows += [(largest.dataset, largest.group, *astuple(point)) for point in line]
+            pictures += draw_series(largest, line, folder / f"{_stem(largest)}-series")
+    if rows:
+        columns = ("dataset", "group", *(field.name for field in fields(Point)))
+        texts["comm_cost_series.csv"] = csv_text(columns, rows)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [*(folder / name for name in texts), *pictures]
 
 
 def _stem(setting: SettingCosts) -> str:
     group = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in setting.group)
     return f"comm_cost-{Path(setting.dataset).stem}-{group}"
-
-
-def _write_series(path: Path, all_series: Sequence[Sequence[SettingCosts]], num_clients: int) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(SERIES_COLUMNS)
-        for series in all_series:
-            largest = series[-1]
-            for setting in series:
-                for method in setting.methods:
-                    up, down = (method.flow(way).elements // setting.num_rounds for way in ("up", "down"))
-                    wire_bytes = method.both.wire_bytes // setting.num_rounds
-                    where = (setting.dataset, setting.group, method.name, setting.num_clients)
-                    writer.writerow([*where, True, up, down, wire_bytes])
-            for method in largest.methods:
-                far = project(method, largest, num_clients)
-                where = (largest.dataset, largest.group, method.name, num_clients)
-                writer.writerow([*where, False, far.elements_up, far.elements_down, far.wire_bytes])
-    return path

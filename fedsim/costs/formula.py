@@ -37,7 +37,8 @@ class Formula:
     products: tuple[Product, ...]
 
     def evaluate(self, letters: Mapping[str, int]) -> int:
-        return sum(prod(_number(word, letters) for word in product) for product in self.products)
+        numbers = ((int(word) if word.isdigit() else letters[word] for word in words) for words in self.products)
+        return sum(map(prod, numbers))
 
     @property
     def letters(self) -> list[str]:
@@ -87,10 +88,6 @@ def _formula(fields: Iterable[Field], *, up: bool) -> Formula:
 
 def _ordered(words: list[str]) -> Product:
     return tuple(sorted(words, key=lambda word: _ORDER.index(word if word in _ORDER else "")))
-
-
-def _number(word: str, letters: Mapping[str, int]) -> int:
-    return int(word) if word.isdigit() else letters[word]
 
 
 def _sum(products: list[Product]) -> str:

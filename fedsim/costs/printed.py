@@ -1,4 +1,4 @@
-"""The papers' numbers for the cost of a round (printed_costs.toml), and how ours compare."""
+"""The papers' numbers for the cost of a round (printed.toml), and how ours compare."""
 
 import tomllib
 from dataclasses import dataclass

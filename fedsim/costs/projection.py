@@ -6,6 +6,7 @@ taken to be alike: each holds as many classes as one does on average in the larg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedsim.costs.formula import ALL_HELD
@@ -41,30 +42,43 @@ def parse_link(text: str) -> Link:
 
 
 @dataclass(frozen=True)
-class Projected:
-    """One round of a method with a number of clients that was not measured."""
+class Point:
+    """One round of a method with a number of clients."""
 
-    num_clients: int
+    method: str
+    clients: int
+    measured: bool
     elements_up: int
     elements_down: int
     wire_bytes: int
-    """As many for each element, or without any elements for each client, as were measured."""
 
     @property
     def elements(self) -> int:
         return self.elements_up + self.elements_down
 
 
-def project(method: MethodCost, setting: SettingCosts, num_clients: int) -> Projected:
-    """One round with `num_clients`, by the formula and the letters of the setting."""
+def points(series: Sequence[SettingCosts], num_clients: int) -> list[Point]:
+    """All that was measured, with ascending numbers of clients, and on by the formulae to `num_clients`."""
+    measured = []
+    for setting in series:
+        for method in setting.methods:
+            amounts = (*(method.flow(way).elements for way in WAYS), method.flow("both").wire_bytes)
+            a_round = (amount // setting.num_rounds for amount in amounts)
+            measured.append(Point(method.name, setting.num_clients, True, *a_round))
+    return [*measured, *(project(method, series[-1], num_clients) for method in series[-1].methods)]
+
+
+def project(method: MethodCost, setting: SettingCosts, num_clients: int) -> Point:
+    """By the formulae and the letters of the setting. As many wire bytes for each element, or without any elements
+    for each client, as were measured."""
     letters = {
         name: value * num_clients // setting.num_clients if name in ("M", ALL_HELD) else value
         for name, value in method.letters.items()
     }
-    elements = {way: method.formulae[way].evaluate(letters) for way in WAYS}
+    up, down = (method.formulae[way].evaluate(letters) for way in WAYS)
     wire_bytes = 0.0
-    for way in WAYS:
+    for way, elements in zip(WAYS, (up, down), strict=True):
         flow = method.flow(way)
-        grown = elements[way] * setting.num_rounds / flow.elements if flow.elements else None
+        grown = elements * setting.num_rounds / flow.elements if flow.elements else None
         wire_bytes += flow.wire_bytes / setting.num_rounds * (grown or num_clients / setting.num_clients)
-    return Projected(num_clients, elements["up"], elements["down"], round(wire_bytes))
+    return Point(method.name, num_clients, False, up, down, round(wire_bytes))

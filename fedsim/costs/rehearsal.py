@@ -33,43 +33,42 @@ def _federation(run: Run, data: Data, train: Train) -> Federation:
     return Federation(Experiment(run=run, data=data, train=train))
 
 
-def messages_of(setting: Setting) -> Messages:
-    """Made once for each experiment: a method's own sizes may take a matrix decomposition to find out."""
+def sizes_of(setting: Setting) -> dict[str, int]:
+    """Found once for each experiment: a method's own sizes may take a matrix decomposition to find out."""
     experiment = to_json(setting.experiment)
-    if experiment not in _MESSAGES:
-        _MESSAGES[experiment] = Messages(setting)
-    return _MESSAGES[experiment]
+    if experiment not in _SIZES:
+        _SIZES[experiment] = setting.rehearsed_dimensions
+    return _SIZES[experiment]
+
+
+_SIZES: dict[bytes, dict[str, int]] = {}
 
 
 class Messages:
-    """What a method would send in this setting, filled with zeros."""
+    """What a half of the method would send, filled with zeros, and with a row for each of `classes`."""
 
-    def __init__(self, setting: Setting):
-        module = methods.load(setting.experiment.method_name)
-        self.contract: Contract = module.contract(setting.config)
+    def __init__(self, setting: Setting, classes: set[int]):
         self._method = setting.experiment.method_name
-        self._letters = setting.rehearsed_dimensions
+        self._contract: Contract = methods.load(self._method).contract(setting.config)
+        self._letters = sizes_of(setting) | {CLASSES_HELD: len(classes)}
+        self._classes = sorted(classes)
 
-    def filled(self, fields: Fields, classes: list[int]) -> Arrays:
-        """Arrays for all fields; those with a row for each class have one for each of `classes`."""
-        return {name: self._array(name, field, classes) for name, field in fields.items()}
+    def of(self, direction: str) -> Arrays:
+        fields: Fields = getattr(self._contract, direction)
+        return {name: self._array(name, field) for name, field in fields.items()}
 
-    def _array(self, name: str, field: Field, classes: list[int]) -> np.ndarray:
-        letters = self._letters | {CLASSES_HELD: len(classes)}
+    def _array(self, name: str, field: Field) -> np.ndarray:
         for word in field.words:
-            if not word.isdigit() and word not in letters:
+            if not word.isdigit() and word not in self._letters:
                 raise UserError(
                     f"{self._method} cannot be rehearsed: the size {word!r} of its field {name!r} is not known; "
                     "give it in `rehearsal_sizes` of the method."
                 )
-        shape = tuple(int(word) if word.isdigit() else letters[word] for word in field.words)
-        if not field.payload.is_knowledge:
-            numbers = classes if field.words == [CLASSES_HELD] else range(int(np.prod(shape)))
-            return np.array(numbers, field.numpy_dtype).reshape(shape)
-        return np.zeros(shape, field.numpy_dtype)
-
-
-_MESSAGES: dict[bytes, Messages] = {}
+        shape = tuple(int(word) if word.isdigit() else self._letters[word] for word in field.words)
+        if field.payload.is_knowledge:
+            return np.zeros(shape, field.numpy_dtype)
+        numbers = self._classes if field.words == [CLASSES_HELD] else range(int(np.prod(shape)))
+        return np.array(numbers, field.numpy_dtype).reshape(shape)
 
 
 class Client(method.Client):
@@ -78,11 +77,10 @@ class Client(method.Client):
     def __init__(self, setting: Setting, client: int):
         self.model = nn.Identity()  # type: ignore[assignment]  # without weights
         self.data = setting.federation.client(client)
-        self._messages = messages_of(setting)
-        self._classes = sorted(classes_covered(setting, client))
+        self._messages = Messages(setting, classes_covered(setting, client))
 
     def setup(self) -> Arrays:
-        return self._messages.filled(self._messages.contract.setup_up, self._classes)
+        return self._messages.of("setup_up")
 
     def evaluate(self) -> Metrics:
         return dict(NOTHING_TESTED)
@@ -91,19 +89,18 @@ class Client(method.Client):
         return {"loss": 0.0}
 
     def upload(self) -> Arrays:
-        return self._messages.filled(self._messages.contract.up, self._classes)
+        return self._messages.of("up")
 
 
 class Server(method.Server):
     """Sends what the server of the method would send after aggregation."""
 
     def __init__(self, setting: Setting):
-        self._messages = messages_of(setting)
         clients = range(setting.task.num_clients)
-        self._classes = sorted(set().union(*(classes_covered(setting, client) for client in clients)))
+        self._messages = Messages(setting, set().union(*(classes_covered(setting, client) for client in clients)))
 
     def setup(self, uploads: list[Upload]) -> Arrays:
-        return self._messages.filled(self._messages.contract.setup_down, self._classes)
+        return self._messages.of("setup_down")
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        return Step(self._messages.filled(self._messages.contract.down, self._classes))
+        return Step(self._messages.of("down"))

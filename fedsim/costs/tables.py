@@ -6,9 +6,10 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fedsim.costs.formula import ALL_HELD, pretty
-from fedsim.costs.measured import Flow, MethodCost, SettingCosts
+from fedsim.costs.measured import AMOUNTS, Flow, MethodCost, SettingCosts
 from fedsim.costs.printed import printed_formulae
 
 HEADINGS = (
@@ -18,11 +19,11 @@ HEADINGS = (
 NUMBERS_FROM = 3
 """The first column of numbers."""
 
+FLOW_COLUMNS = ("way", "formula", *AMOUNTS, "overhead_percent", "formula_agrees", "kernel_agrees")
 CSV_COLUMNS = (
-    "dataset", "group", "clients", "rounds", "curve", "method", "way", "formula", "formula_elements", "elements",
-    "payload_bytes", "message_bytes", "wire_bytes", "kernel_bytes", "heartbeat_bytes", "largest_client_bytes",
-    "overhead_percent", "formula_agrees", "kernel_agrees", "paper_millions", "paper_source", "note",
-)  # fmt: skip
+    *("dataset", "group", "clients", "rounds", "curve", "method", *FLOW_COLUMNS),
+    *("paper_millions", "paper_source", "note"),
+)
 
 DASH = "–"
 
@@ -34,19 +35,17 @@ def cells(method: MethodCost, flow: Flow) -> list[str]:
         method.title if flow.way == "up" else "",
         flow.way,
         pretty(flow.formula),
-        f"{flow.expected:,}",
+        f"{flow.formula_elements:,}",
         f"{flow.elements:,} {mark(flow.formula_agrees)}",
-        f"{flow.payload_bytes:,}",
-        f"{flow.message_bytes:,}",
-        f"{flow.wire_bytes:,}",
+        *(f"{amount:,}" for amount in (flow.payload_bytes, flow.message_bytes, flow.wire_bytes)),
         kernel,
         overhead(flow),
         printed(flow),
     ]
 
 
-def mark(agrees: bool) -> str:
-    return "✓" if agrees else "✗"
+def mark(agrees: bool | None) -> str:
+    return {True: "✓", False: "✗", None: DASH}[agrees]
 
 
 def overhead(flow: Flow) -> str:
@@ -73,73 +72,53 @@ def legend(setting: SettingCosts) -> list[str]:
         for name, value in method.letters.items():
             if setting.letters.get(name) != value:
                 users.setdefault((name, value), []).append(method.title)
-    own = [f"{pretty(name)} = {value:,} ({', '.join(titles)})" for (name, value), titles in users.items()]
-    notes = [f"{method.title}: {method.note}." for method in setting.methods if method.note]
     shared = "  ".join(f"{pretty(name)} = {value:,}" for name, value in setting.letters.items())
-    return [shared, *(["  ".join(own)] if own else []), *notes]
+    own = "  ".join(f"{pretty(name)} = {value:,} ({', '.join(titles)})" for (name, value), titles in users.items())
+    notes = [f"{method.title}: {method.note}." for method in setting.methods if method.note]
+    return [line for line in (shared, own, *notes) if line]
 
 
-def sources(settings: Iterable[SettingCosts]) -> list[str]:
-    """The papers that the tables quote."""
-    flows = (flow for setting in settings for method in setting.methods for flow in method.lines)
-    return sorted({flow.printed.source for flow in flows if flow.printed})
+def sources(setting: SettingCosts) -> list[str]:
+    """The papers that the table quotes."""
+    return sorted({flow.printed.source for method in setting.methods for flow in method.flows if flow.printed})
 
 
 def verdict(setting: SettingCosts) -> str:
     """One sentence: does everything agree?"""
-    flows = [flow for method in setting.methods for flow in method.flows]
+    flows = [flow for method in setting.methods for flow in method.flows if flow.way != "both"]
     right = sum(flow.formula_agrees for flow in flows)
-    connections = sum(method.num_connections for method in setting.methods)
-    agreeing = sum(method.num_agreeing for method in setting.methods)
-    reconciled = sum(method.num_reconciled for method in setting.methods)
-    kernel = f"the kernel agrees to the byte on {agreeing} of {connections} connections"
-    if not reconciled:
+    audit = {
+        key: sum(method.audit[key] for method in setting.methods) for key in ("agree", "checked", "connections")
+    }
+    kernel = f"the kernel agrees to the byte on {audit['agree']} of {audit['connections']} connections"
+    if not audit["checked"]:
         kernel = "this platform has no TCP byte counters to compare with"
-    compared = [flow for flow in flows if flow.kernel_bytes is not None]
-    if compared:
-        kernel += f" and on {sum(flow.kernel_agrees for flow in compared)} of {len(compared)} counts of rounds"
+    if compared := [flow.kernel_agrees for flow in flows if flow.kernel_agrees is not None]:
+        kernel += f" and on {sum(compared)} of {len(compared)} counts of rounds"
     return f"{right} of {len(flows)} formulae equal the measured elements; {kernel}"
 
 
 # ------------------------------------------------------------------------------------------------------ files
 
 
-def to_csv(settings: Iterable[SettingCosts]) -> str:
-    """One line a method and way, for all settings: what pandas reads."""
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for setting in settings:
-        for method in setting.methods:
-            writer.writerows(_csv_row(setting, method, flow) for flow in method.lines)
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()
 
 
-def _csv_row(setting: SettingCosts, method: MethodCost, flow: Flow) -> dict[str, object]:
-    return {
-        "dataset": setting.dataset,
-        "group": setting.group,
-        "clients": setting.num_clients,
-        "rounds": setting.num_rounds,
-        "curve": setting.curve,
-        "method": method.name,
-        "way": flow.way,
-        "formula": flow.formula,
-        "formula_elements": flow.expected,
-        "elements": flow.elements,
-        "payload_bytes": flow.payload_bytes,
-        "message_bytes": flow.message_bytes,
-        "wire_bytes": flow.wire_bytes,
-        "kernel_bytes": flow.kernel_bytes,
-        "heartbeat_bytes": flow.heartbeat_bytes,
-        "largest_client_bytes": flow.largest_client_bytes,
-        "overhead_percent": None if flow.overhead_percent is None else round(flow.overhead_percent, 4),
-        "formula_agrees": flow.formula_agrees,
-        "kernel_agrees": None if flow.kernel_bytes is None else flow.kernel_agrees,
-        "paper_millions": flow.printed.millions if flow.printed else None,
-        "paper_source": flow.printed.source if flow.printed else None,
-        "note": method.note,
-    }
+def to_csv(settings: Iterable[SettingCosts]) -> str:
+    """One line a method and way, for all settings: what pandas reads."""
+    rows = []
+    for setting in settings:
+        where = (setting.dataset, setting.group, setting.num_clients, setting.num_rounds, setting.curve)
+        for method in setting.methods:
+            for flow in method.flows:
+                values = (getattr(flow, column) for column in FLOW_COLUMNS)
+                rounded = (round(value, 4) if isinstance(value, float) else value for value in values)
+                paper = (flow.printed.millions, flow.printed.source) if flow.printed else ("", "")
+                rows.append([*where, method.name, *rounded, *paper, method.note])
+    return csv_text(CSV_COLUMNS, rows)
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int) -> str:
@@ -149,17 +128,13 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbe
 
 
 def to_markdown(setting: SettingCosts) -> str:
-    rows = [cells(method, flow) for method in setting.methods for flow in method.lines]
+    rows = [cells(method, flow) for method in setting.methods for flow in method.flows]
     parts = [f"## {setting.title}", markdown_table(HEADINGS, rows, NUMBERS_FROM)]
     parts.append("\n".join(f"- {line}" for line in [*legend(setting), f"{verdict(setting)}."]))
     if setting.refused:
         parts.append("Not possible here:")
         parts.append("\n".join(f"- {title}: {reason}" for title, reason in setting.refused.items()))
-    formulae = [
-        (method.title, source, formula)
-        for method in setting.methods
-        for source, formula in printed_formulae(method.name).items()
-    ]
+    formulae = [(one.title, *found) for one in setting.methods for found in printed_formulae(one.name).items()]
     if formulae:
         parts.append("Formulae as printed, up and down together:")
         parts.append(markdown_table(("method", "paper", "formula"), formulae, 3))
@@ -168,48 +143,18 @@ def to_markdown(setting: SettingCosts) -> str:
 
 def to_latex(setting: SettingCosts) -> str:
     """A tabular for the package booktabs."""
-    headings = [
-        "method",
-        "way",
-        "formula",
-        "elements",
-        "payload B",
-        "message B",
-        "wire B",
-        "kernel B",
-        "paper (M)",
-    ]
-    lines = [
-        rf"% {setting.title}",
-        r"\begin{tabular}{lll" + "r" * (len(headings) - 3) + "}",
-        r"\toprule",
-        " & ".join(headings) + r" \\",
-    ]
+    headings = "method & way & formula & elements & payload B & message B & wire B & kernel B & paper (M)"
+    lines = [rf"% {setting.title}", r"\begin{tabular}{lllrrrrrr}", r"\toprule", rf"{headings} \\"]
     for method in setting.methods:
         lines.append(r"\midrule")
-        lines += [" & ".join(_latex_cells(method, flow)) + r" \\" for flow in method.lines]
-    lines += [r"\bottomrule", r"\end{tabular}"]
+        for flow in method.flows:
+            title = method.title.replace("_", r"\_") if flow.way == "up" else ""
+            amounts = (flow.elements, flow.payload_bytes, flow.message_bytes, flow.wire_bytes, flow.kernel_bytes)
+            numbers = ["--" if amount is None else f"{amount:,}".replace(",", r"\,") for amount in amounts]
+            paper = flow.printed.millions if flow.printed else "--"
+            lines.append(" & ".join([title, flow.way, latex_formula(flow.formula), *numbers, paper]) + r" \\")
     refused = [f"% not possible here: {title}: {reason}" for title, reason in setting.refused.items()]
-    return "\n".join([*lines, *refused]) + "\n"
-
-
-def _latex_cells(method: MethodCost, flow: Flow) -> list[str]:
-    sizes = (flow.elements, flow.payload_bytes, flow.message_bytes, flow.wire_bytes)
-    numbers = [_latex_number(size) for size in sizes]
-    kernel = "--" if flow.kernel_bytes is None else _latex_number(flow.kernel_bytes)
-    title = method.title.replace("_", r"\_") if flow.way == "up" else ""
-    return [
-        title,
-        flow.way,
-        latex_formula(flow.formula) if flow.formula else "",
-        *numbers,
-        kernel,
-        flow.printed.millions if flow.printed else "--",
-    ]
-
-
-def _latex_number(number: int) -> str:
-    return f"{number:,}".replace(",", r"\,")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *refused]) + "\n"
 
 
 def latex_formula(formula: str) -> str:
@@ -221,4 +166,5 @@ def latex_formula(formula: str) -> str:
             return r"\textstyle\sum_i C_i"
         return word if len(word) == 1 else rf"\mathit{{{word}}}"
 
-    return "$" + re.sub(r"[^\W\d]+", token, formula).replace("*", r" \cdot ") + "$"
+    words = re.sub(r"[^\W\d]+", token, formula).replace("*", r" \cdot ")
+    return f"${words}$" if words else ""

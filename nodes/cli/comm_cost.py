@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,27 +37,17 @@ _OF_A_RUN = ("data_dir", "partition", "beta", "classes_per_client", "feature_dim
 _TARGETS = {name: TARGETS[name] for name in _OF_A_RUN} | {"heartbeat": ("cluster", "heartbeat_seconds")}
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES, context_settings={"show_default": True})
 @click.option(
-    "--dataset",
-    "datasets",
-    multiple=True,
-    default=("cifar100",),
-    show_default=True,
-    help="Name of a data set, or a path; may be given several times.",
+    "--dataset", "datasets", multiple=True, default=["cifar100"], help="Name of a data set, or a path; repeatable."
 )
 @click.option("--data-dir", help="Where to look for data first.")
 @click.option(
-    "--model-group",
-    "groups",
-    multiple=True,
-    default=("HtFE8",),
-    show_default=True,
-    help="Group of models, or one model for everyone; may be given several times.",
+    "--model-group", "groups", multiple=True, default=["HtFE8"], help="Group of models, or one model; repeatable."
 )
-@click.option("--clients", default="20", show_default=True, help="Number of clients, or a series: 10,20,50.")
-@click.option("--methods", default="all", show_default=True, help="all, or names with commas.")
-@click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Whole rounds measured.")
+@click.option("--clients", default="20", help="Number of clients, or a series: 10,20,50.")
+@click.option("--methods", default="all", help="all, or names with commas.")
+@click.option("--rounds", type=click.IntRange(min=1), default=1, help="Whole rounds measured.")
 @click.option("--partition", help="dirichlet, pathological or iid.")
 @click.option("--beta", type=float, help="Concentration of the Dirichlet partition.")
 @click.option("--classes-per-client", type=int, help="Of the pathological partition.")
@@ -68,18 +59,13 @@ _TARGETS = {name: TARGETS[name] for name in _OF_A_RUN} | {"heartbeat": ("cluster
 @click.option("--image-type", type=click.Choice(["float32", "uint8"]), help="How FedKTL's images travel.")
 @click.option(
     "--generator",
-    type=click.Choice(list(_GENERATORS)),
+    type=click.Choice([*_GENERATORS]),
     default="stylegan",
-    show_default=True,
     help="Whose latents FedKTL sends; none is loaded.",
 )
 @click.option("--link", metavar="UP/DOWN", help="Mbit/s of a client's line: how long does a round take on it?")
 @click.option(
-    "--project",
-    type=click.IntRange(min=1),
-    default=1_000_000,
-    show_default=True,
-    help="Clients up to which a series is continued by formula.",
+    "--project", type=click.IntRange(min=1), default=1_000_000, help="Clients to which formulae continue a series."
 )
 @click.option(
     "--set",
@@ -89,19 +75,14 @@ _TARGETS = {name: TARGETS[name] for name in _OF_A_RUN} | {"heartbeat": ("cluster
     help="Any option by its name; method.KEY goes to all methods that have it.",
 )
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for CSV, Markdown, LaTeX and charts.",
-)  # fmt: skip
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for CSV, Markdown, LaTeX and charts."
+)
 def command(
     datasets: tuple[str, ...],
     groups: tuple[str, ...],
     clients: str,
     methods: str,
-    rounds: int,
-    curve: bool,
-    image_type: str | None,
-    generator: str,
     link: str | None,
-    project: int,
     settings: tuple[str, ...],
     out: Path | None,
     **options: Any,
@@ -118,8 +99,6 @@ def command(
     numbers_of_clients, names = _parse_clients(clients), _parse_methods(methods)
     line = parse_link(link) if link else None
     layers, method_options = _layers(settings, options)
-    if image_type:
-        method_options["image_dtype"] = image_type
 
     from fedsim.costs.files import write_files
     from nodes.display.costs import show_series, show_setting
@@ -131,27 +110,25 @@ def command(
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_COLUMNS)
     all_series: list[list[SettingCosts]] = []
-    for dataset in datasets:
-        for group in groups:
-            series = []
-            for number in numbers_of_clients:
-                layer = {"data": {"dataset": dataset}, "model": {"group": group}, "run": {"clients": number}}
-                setting = measure_setting(
-                    [*layers, layer],
-                    names,
-                    method_options=method_options,
-                    method_defaults={"generator": _GENERATORS[generator]},
-                    num_rounds=rounds,
-                    curve=curve,
-                    leave_out_refused=methods == "all",
-                )
-                series.append(setting)
-                show_setting(console, setting, line)
-            if len(series) > 1:
-                show_series(console, series, project)
-            all_series.append(series)
+    for dataset, group in product(datasets, groups):
+        all_series.append([])
+        for number in numbers_of_clients:
+            layer = {"data": {"dataset": dataset}, "model": {"group": group}, "run": {"clients": number}}
+            setting = measure_setting(
+                [*layers, layer],
+                names,
+                method_options=method_options,
+                method_defaults={"generator": _GENERATORS[options["generator"]]},
+                num_rounds=options["rounds"],
+                curve=options["curve"],
+                leave_out_refused=methods == "all",
+            )
+            all_series[-1].append(setting)
+            show_setting(console, setting, line)
+        if len(numbers_of_clients) > 1:
+            show_series(console, all_series[-1], options["project"])
     if out is not None:
-        paths = write_files(out, all_series, project)
+        paths = write_files(out, all_series, options["project"])
         console.print(Text(f"in {out}: {', '.join(path.name for path in paths)}"), soft_wrap=True)
     console.print(f"{time.monotonic() - started:.1f} s")
     return 0 if all(setting.agrees for series in all_series for setting in series) else 1
@@ -175,10 +152,9 @@ def _parse_methods(text: str) -> list[str]:
 
 def _layers(settings: tuple[str, ...], options: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The config of the setting, and the options of methods."""
-    layers: list[dict[str, Any]] = []
-    for name, (section, key) in _TARGETS.items():
-        if options[name] is not None:
-            layers.append({section: {key: options[name]}})
+    layers: list[dict[str, Any]] = [
+        {section: {key: options[name]}} for name, (section, key) in _TARGETS.items() if options[name] is not None
+    ]
     method_options: dict[str, Any] = {}
     for text in settings:
         layer = config.parse_setting(text)
@@ -186,4 +162,6 @@ def _layers(settings: tuple[str, ...], options: dict[str, Any]) -> tuple[list[di
         layers.append(layer)
     if "name" in method_options:
         raise UserError("--set method.name has no place here; name the methods with --methods.")
+    if options.get("image_type"):
+        method_options["image_dtype"] = options["image_type"]
     return layers, method_options

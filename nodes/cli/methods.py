@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedsim.contract import Contract, Fields
 
 _PIPE_COLUMNS = 180
+_COLUMNS_FOR_ALL = 140
 _DIRECTIONS = {"up": "up", "down": "down", "setup_up": "once up", "setup_down": "once down"}
 
 _EXAMPLES = """
@@ -38,43 +39,39 @@ def command(name: str | None) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_COLUMNS)
     if name is None:
-        console.print(_overview([methods.load(found) for found in methods.names()]))
+        console.print(_overview(methods.names(), wide=console.width >= _COLUMNS_FOR_ALL))
     else:
         _show(console, methods.load(name))
 
 
-def _overview(modules: list[ModuleType]) -> Table:
+def _overview(names: list[str], *, wide: bool) -> Table:
+    """Where there is no room for all columns, what goes and what it costs share one, and papers are left out."""
+    from fedsim import methods
+
+    headings = ("method", "paper", "goes up", "goes down", "cost up", "cost down", "needs", "evaluation")
+    table = _table("name", *(headings if wide else ("goes up, cost", "goes down, cost", "needs")))
+    for name in names:
+        module = methods.load(name)
+        about, needs = module.ABOUT, ", ".join(module.ABOUT.needs) or "–"
+        kinds, costs = zip(*(_sent(module.contract(module.Config()), way) for way in ("up", "down")), strict=True)
+        if wide:
+            table.add_row(name, about.title, about.paper, *kinds, *costs, needs, about.evaluation)
+        else:
+            table.add_row(name, *map("{}\n{}".format, kinds, costs), needs, end_section=True)
+    return table
+
+
+def _sent(contract: Contract, way: str) -> tuple[str, str]:
+    """Kinds of knowledge and elements, in every round and once at set-up."""
     from fedsim.costs.formula import formulae, pretty
 
-    table = Table(box=None, pad_edge=False)
-    for heading in (
-        "name",
-        "method",
-        "paper",
-        "goes up",
-        "goes down",
-        "cost up",
-        "cost down",
-        "needs",
-        "evaluation",
-    ):
-        table.add_column(heading, no_wrap=heading == "name")
-    for module in modules:
-        config = module.Config()
-        contract: Contract = module.contract(config)
-        about, cost = module.ABOUT, {way: pretty(str(formula)) for way, formula in formulae(contract).items()}
-        table.add_row(
-            _name(module),
-            about.title,
-            about.paper,
-            _kinds(contract.up, contract.setup_up),
-            _kinds(contract.down, contract.setup_down),
-            _cost(cost["up"], cost["setup_up"]),
-            _cost(cost["down"], cost["setup_down"]),
-            ", ".join(about.needs) or "–",
-            about.evaluation,
-        )
-    return table
+    kinds, costs = [], []
+    for once, direction in (("", way), ("once ", f"setup_{way}")):
+        fields: Fields = getattr(contract, direction)
+        if knowledge := [field.payload for field in fields.values() if field.payload.is_knowledge]:
+            kinds.append(once + ", ".join(dict.fromkeys(knowledge)))
+            costs.append(once + pretty(str(formulae(contract)[direction])))
+    return "; ".join(kinds) or "–", "; ".join(costs) or "–"
 
 
 def _show(console: Console, module: ModuleType) -> None:
@@ -87,7 +84,11 @@ def _show(console: Console, module: ModuleType) -> None:
     console.print(Text(f"\nNeeds: {', '.join(about.needs) or 'nothing'}. Evaluation: {about.evaluation}."))
 
     console.print(Text("\nWhat may travel", style="bold"))
-    console.print(_contract_table(contract))
+    fields = _table("way", "field", "kind", "shape", "type")
+    for direction, label in _DIRECTIONS.items():
+        for name, field in getattr(contract, direction).items():
+            fields.add_row(label, name, field.payload, field.shape, field.dtype)
+    console.print(fields if fields.row_count else "nothing")
 
     console.print(Text("\nElements of a round", style="bold"))
     for direction, formula in formulae(contract).items():
@@ -97,42 +98,14 @@ def _show(console: Console, module: ModuleType) -> None:
         console.print(Text(f"{contract.note}."))
 
     console.print(Text("\nOptions, set with --set method.NAME=VALUE", style="bold"))
-    options = Table(box=None, pad_edge=False)
-    for heading in ("name", "default", "meaning"):
-        options.add_column(heading, no_wrap=heading == "name")
+    options = _table("name", "default", "meaning")
     for option in options_of(module.Config):
-        options.add_row(option.name, Text(_value(option.default)), Text(option.doc))
-    console.print(options if options.row_count else Text("none"))
+        default = "required" if repr(option.default) == "NODEFAULT" else str(option.default)
+        options.add_row(option.name, Text(default), Text(option.doc))
+    console.print(options if options.row_count else "none")
 
 
-def _contract_table(contract: Contract) -> Table | Text:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("way", "field", "kind", "shape", "type"):
-        table.add_column(heading)
-    for direction, label in _DIRECTIONS.items():
-        fields: Fields = getattr(contract, direction)
-        for name, field in fields.items():
-            table.add_row(label, name, str(field.payload), field.shape, field.dtype)
-    return table if table.row_count else Text("nothing")
-
-
-def _kinds(fields: Fields, once: Fields) -> str:
-    """Kinds of knowledge; the indices beside them are none."""
-
-    def kinds(of: Fields) -> str:
-        return ", ".join(dict.fromkeys(str(field.payload) for field in of.values() if field.payload.is_knowledge))
-
-    return _cost(kinds(fields), kinds(once))
-
-
-def _cost(every_round: str, once: str) -> str:
-    parts = [every_round if every_round not in ("", "0") else "", f"once {once}" if once not in ("", "0") else ""]
-    return "; ".join(filter(None, parts)) or "–"
-
-
-def _value(default: Any) -> str:
-    return "required" if repr(default) == "NODEFAULT" else str(default)
-
-
-def _name(module: ModuleType) -> str:
-    return module.__name__.rpartition(".")[2]
+def _table(*headings: str) -> Table:
+    table = Table(*headings, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    return table

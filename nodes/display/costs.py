@@ -11,36 +11,28 @@ from rich.text import Text
 from fedsim.costs import tables as cost_tables
 from fedsim.costs.formula import pretty
 from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts
-from fedsim.costs.projection import Link, project
-from fedsim.costs.tables import DASH, HEADINGS, NUMBERS_FROM
-from fedsim.results.wording import size
+from fedsim.costs.projection import Link, points
+from fedsim.costs.tables import DASH, HEADINGS, NUMBERS_FROM, mark
+from fedsim.results.wording import difference_line, size
 from protocol import wire
 
 _COLUMNS_FOR_FULL_NUMBERS = 132
+_COLUMNS_FOR_ALL_LEVELS = 100
 _SECONDS_PER_HOUR = 3600
-_COMPACT_HEADINGS = (
-    "method",
-    "way",
-    "formula",
-    "elements",
-    "payload",
-    "message",
-    "wire",
-    "kernel",
-    "over",
-    "paper",
-)
 
 
 def show_setting(console: Console, setting: SettingCosts, link: Link | None = None) -> None:
     """The table of one setting, what its letters mean, who is not in it and why, and whether all agrees."""
-    in_full = console.width >= _COLUMNS_FOR_FULL_NUMBERS
-    table = _table(HEADINGS if in_full else _COMPACT_HEADINGS, NUMBERS_FROM)
-    for method in setting.methods:
-        for flow in method.lines:
-            cells = cost_tables.cells(method, flow) if in_full else _compact_cells(method, flow)
-            agrees = flow.formula_agrees and flow.kernel_agrees
-            table.add_row(*cells, style=None if agrees else "red", end_section=flow is method.lines[-1])
+    lines = [(method, flow) for method in setting.methods for flow in method.flows]
+    if console.width >= _COLUMNS_FOR_FULL_NUMBERS:
+        rows = [dict(zip(HEADINGS, cost_tables.cells(*line), strict=True)) for line in lines]
+    else:
+        rows = [_compact_cells(*line, all_levels=console.width >= _COLUMNS_FOR_ALL_LEVELS) for line in lines]
+    headings = [heading for heading in (rows[0] if rows else ()) if any(row[heading] for row in rows)]
+    table = _table(headings, NUMBERS_FROM)
+    for row, (method, flow) in zip(rows, lines, strict=True):
+        cells = (row[heading] for heading in headings)
+        table.add_row(*cells, style=None if flow.agrees else "red", end_section=flow is method.flows[-1])
     _show(console, setting.title, table)
     for line in cost_tables.legend(setting):
         _say(console, line)
@@ -48,12 +40,12 @@ def show_setting(console: Console, setting: SettingCosts, link: Link | None = No
         _say(console, f"{DASH} {title}: {reason}", "dim")
     if setting.heartbeat_seconds:
         _say(console, _heartbeat_line(setting))
-    if papers := cost_tables.sources([setting]):
+    if papers := cost_tables.sources(setting):
         _say(console, f"paper: {' and '.join(papers)}, in millions of elements; in brackets how far ours is away")
     _say(console, cost_tables.verdict(setting), "green" if setting.agrees else "red")
     for method in setting.methods:
-        for difference in method.differences:
-            _say(console, f"{method.title}: {difference}", "red")
+        for difference in method.audit["differences"]:
+            _say(console, f"{method.title}: {difference_line(difference)}", "red")
     if link is not None:
         _show_link(console, setting, link)
 
@@ -63,14 +55,13 @@ def show_series(console: Console, series: Sequence[SettingCosts], num_clients: i
     largest = series[-1]
     headings = ["method", *(f"M = {setting.num_clients:,}" for setting in series), f"M = {num_clients:,} *"]
     table = _table(headings, numbers_from=1)
+    pairs = {
+        (point.method, point.clients, point.measured): f"{count(point.elements)} / {size(point.wire_bytes)}"
+        for point in points(series, num_clients)
+    }
+    columns = [*((setting.num_clients, True) for setting in series), (num_clients, False)]
     for method in largest.methods:
-        cells = []
-        for setting in series:
-            both = next((other.both for other in setting.methods if other.name == method.name), None)
-            rounds = setting.num_rounds
-            cells.append(_pair(both.elements // rounds, both.wire_bytes // rounds) if both else DASH)
-        projected = project(method, largest, num_clients)
-        table.add_row(method.title, *cells, _pair(projected.elements, projected.wire_bytes))
+        table.add_row(method.title, *(pairs.get((method.name, *column), DASH) for column in columns))
     title = f"{largest.dataset}, {largest.group}: one round against the number of clients, elements / wire"
     _show(console, title, table)
     mean = largest.letters["ΣC"] / largest.num_clients
@@ -90,35 +81,31 @@ def _show_link(console: Console, setting: SettingCosts, link: Link) -> None:
     _show(console, f"{title}, for the client with the most bytes", table)
 
 
-def _compact_cells(method: MethodCost, flow: Flow) -> list[str]:
-    mark = cost_tables.mark(flow.kernel_agrees)
-    return [
-        method.title if flow.way == "up" else "",
-        flow.way,
-        pretty(flow.formula),
-        f"{count(flow.elements)} {cost_tables.mark(flow.formula_agrees)}",
-        size(flow.payload_bytes),
-        size(flow.message_bytes),
-        size(flow.wire_bytes),
-        DASH if flow.kernel_bytes is None else f"{size(flow.kernel_bytes)} {mark}",
-        cost_tables.overhead(flow),
-        cost_tables.printed(flow),
-    ]
+def _compact_cells(method: MethodCost, flow: Flow, *, all_levels: bool) -> dict[str, str]:
+    """By heading; what the kernel says is the mark at the wire's bytes."""
+    kernel = f" {size(flow.kernel_bytes)}" if flow.kernel_bytes is not None and not flow.kernel_agrees else ""
+    levels = {"payload": size(flow.payload_bytes), "message": size(flow.message_bytes)}
+    return {
+        "method": method.title if flow.way == "up" else "",
+        "way": flow.way,
+        "formula": pretty(flow.formula),
+        "elements": f"{count(flow.elements)} {mark(flow.formula_agrees)}",
+        **(levels if all_levels else {}),
+        "wire": f"{size(flow.wire_bytes)} {mark(flow.kernel_agrees)}{kernel}",
+        "overhead": cost_tables.overhead(flow),
+        "paper": cost_tables.printed(flow),
+    }
 
 
 def _heartbeat_line(setting: SettingCosts) -> str:
     """Heartbeats depend on time, not on rounds, so what counts is an hour."""
     up, down = wire.ping_bytes(curve=setting.curve), wire.pong_bytes(curve=setting.curve)
     an_hour = _SECONDS_PER_HOUR / setting.heartbeat_seconds
-    came = sum(method.num_heartbeats for method in setting.methods)
+    came = sum(method.audit["heartbeats"] for method in setting.methods)
     return (
         f"a heartbeat every {setting.heartbeat_seconds:g} s is {up} B up and {down} B down, for a client in an "
         f"hour {size(round(an_hour * up))} up and {size(round(an_hour * down))} down; {came} came here"
     )
-
-
-def _pair(elements: int, wire_bytes: int) -> str:
-    return f"{count(elements)} / {size(wire_bytes)}"
 
 
 def count(number: int) -> str:
@@ -138,10 +125,11 @@ def _show(console: Console, title: str, table: Table) -> None:
 
 
 def _table(headings: Sequence[str], numbers_from: int) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for place, heading in enumerate(headings):
-        is_number = place >= numbers_from
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=place == 0)
+    table = Table(*headings, box=None, pad_edge=False)
+    for column in table.columns[numbers_from:]:
+        column.justify = "right"
+    for column in (*table.columns[:1], *table.columns[numbers_from:]):
+        column.no_wrap = column.header != "paper"
     return table
 
 

@@ -8,27 +8,25 @@ the kernel, whose counters the server reads when a round is over and nothing is 
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
+from pandas import DataFrame, read_csv
 from rich.console import Console
 
 from fedsim import assembly, config, methods
 from fedsim.config import Experiment
 from fedsim.costs import rehearsal
 from fedsim.costs.formula import Formula, formulae, letters_of
-from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts
-from fedsim.costs.printed import Printed, printed_costs
+from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts, both_ways
+from fedsim.costs.printed import printed_costs
 from fedsim.errors import UnknownName, UserError
 from fedsim.method import Setting
 from fedsim.results.folder import RunFolder
-from fedsim.results.load import LEVELS, Table, load
-from fedsim.results.wording import difference_line
+from fedsim.results.load import LEVELS, LoadedRun, load
 from nodes.display.run import Quiet
 from nodes.launchers.base import LaunchOptions
 from nodes.launchers.local import LocalLauncher
@@ -90,11 +88,9 @@ def title_of(name: str) -> str:
 
 def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
     """One method in one setting, from the first fork to the audit."""
-    started = time.monotonic()
     setting = _setting(experiment)
-    rehearsal.messages_of(setting)  # here, so that the processes forked from this one find them ready
-    letters = letters_of(setting)
-    contract = assembly.contract_of(experiment)
+    rehearsal.sizes_of(setting)  # here, so that the processes forked from this one find them ready
+    contract, letters = assembly.contract_of(experiment), letters_of(setting)
     found = formulae(contract)
     with tempfile.TemporaryDirectory(prefix="fedsim-") as parent:
         folder = RunFolder.create(Path(parent) / "run", experiment)
@@ -103,106 +99,62 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
         if summary is None or not summary["completed"]:
             reason = summary["reason"] if summary else (folder.logs / "server.log").read_text().strip()
             raise UserError(f"the rehearsal of {experiment.method_name} stopped early: {reason}")
-        run = load(folder.path)
-        books = Books(run.ledger, run.rounds, num_rounds=experiment.run.rounds - 1)
-        printed = printed_costs(experiment)
-        flows = _flows(experiment, found, letters, books, printed, curve=curve)
-    audit = summary["audit"]
-    used = (letter for formula in found.values() for letter in formula.letters)
+        flows = flows_of(load(folder.path), found, letters, curve=curve)
     return MethodCost(
         name=experiment.method_name,
         title=title_of(experiment.method_name),
         formulae=found,
-        letters={letter: letters[letter] for letter in used},
-        flows=tuple(flows),
-        num_connections=audit["connections"],
-        num_agreeing=audit["agree"],
-        num_reconciled=audit["checked"],
-        differences=tuple(difference_line(difference) for difference in audit["differences"]),
-        num_heartbeats=audit["heartbeats"],
-        seconds=time.monotonic() - started,
-        printed_both=printed.get("both"),
+        letters={letter: letters[letter] for formula in found.values() for letter in formula.letters},
         note=contract.note,
+        flows=flows,
+        audit=summary["audit"],
     )
 
 
-@dataclass(frozen=True)
-class Books:
-    """The ledger and the kernel's counters of a finished rehearsal."""
-
-    ledger: Table
-    ends: Mapping[int, Mapping[str, Any]]
-    """Round -> what the server said when it was over."""
-    num_rounds: int
-
-    def rounds(self, way: str) -> Table:
-        """All that went one way in the whole rounds."""
-        rows = self.ledger.where(direction=way)
-        return rows.only((rows["round"] >= 1) & (rows["round"] <= self.num_rounds))
-
-    def setup(self, way: str) -> Table:
-        """The method's part of joining."""
-        return self.ledger.where(direction=way, purpose="setup", round=BEFORE_FIRST_ROUND)
-
-    def kernel_bytes(self, way: str) -> int | None:
-        """What the kernel counted from the end of round 0 to the end of the last whole round."""
-        name = f"kernel_bytes_{way}"
-        first, last = self.ends[0], self.ends[self.num_rounds]
-        return int(last[name]) - int(first[name]) if name in first and name in last else None
-
-
-def _flows(
-    experiment: Experiment,
-    found: Mapping[str, Formula],
-    letters: Mapping[str, int],
-    books: Books,
-    printed: Mapping[str, Printed],
-    *,
-    curve: bool,
-) -> Iterator[Flow]:
-    has_heartbeats = experiment.cluster.heartbeat_seconds > 0
-    unit_bytes = {"up": wire.ping_bytes(curve=curve), "down": wire.pong_bytes(curve=curve)}
+def flows_of(
+    run: LoadedRun, found: Mapping[str, Formula], letters: Mapping[str, int], *, curve: bool
+) -> tuple[Flow, ...]:
+    """From the books of a finished rehearsal: up, down and both of the whole rounds, then the method's part of
+    joining."""
+    num_rounds = run.experiment.run.rounds - 1
+    printed = printed_costs(run.experiment) if num_rounds == 1 else {}
+    beat_bytes = {"up": wire.ping_bytes(curve=curve), "down": wire.pong_bytes(curve=curve)}
+    ledger = read_csv(run.path / "ledger.csv")
+    is_whole = ledger["round"].between(1, num_rounds)
+    is_setup = (ledger["purpose"] == "setup") & (ledger["round"] == BEFORE_FIRST_ROUND)
+    flows, setups = [], []
     for way in WAYS:
-        rows, kernel = books.rounds(way), books.kernel_bytes(way)
-        levels = _sum(rows)
+        is_way = ledger["direction"] == way
+        kernel_bytes = _kernel_bytes(run.rounds[0], run.rounds[num_rounds], f"kernel_bytes_{way}")
+        known = {"kernel_bytes": kernel_bytes, "printed": printed.get(way)}
+        flow = _flow(way, found[way], letters, ledger[is_way & is_whole], num_rounds, **known)
         # The ledger books heartbeats with joining; here they belong to the rounds in which they came.
-        beyond = (kernel or 0) - levels["wire_bytes"]
-        heartbeats = beyond if has_heartbeats and beyond > 0 and beyond % unit_bytes[way] == 0 else 0
-        levels["wire_bytes"] += heartbeats
-        yield Flow(
-            way=way,
-            formula=str(found[way]),
-            expected=found[way].evaluate(letters) * books.num_rounds,
-            **levels,
-            kernel_bytes=kernel,
-            largest_client_bytes=_largest_client(rows),
-            heartbeat_bytes=heartbeats,
-            printed=printed.get(way) if books.num_rounds == 1 else None,
-        )
-    for way in WAYS:
-        formula, rows = found[f"setup_{way}"], books.setup(way)
-        levels = _sum(rows)
-        expected = formula.evaluate(letters)
-        if expected or levels["elements"]:
-            yield Flow(
-                way=f"set-up {way}",
-                formula=str(formula),
-                expected=expected,
-                **levels,
-                kernel_bytes=None,
-                largest_client_bytes=_largest_client(rows),
-                heartbeat_bytes=0,
-                printed=None,
-            )
+        beyond = (kernel_bytes or 0) - flow.wire_bytes
+        if run.experiment.cluster.heartbeat_seconds and beyond > 0 and beyond % beat_bytes[way] == 0:
+            flow = replace(flow, wire_bytes=flow.wire_bytes + beyond, heartbeat_bytes=beyond)
+        flows.append(flow)
+        setups.append(_flow(f"set-up {way}", found[f"setup_{way}"], letters, ledger[is_way & is_setup]))
+    up, down = flows
+    once = (flow for flow in setups if flow.formula_elements or flow.elements)
+    return up, down, both_ways(up, down, printed.get("both")), *once
 
 
-def _sum(rows: Table) -> dict[str, int]:
-    return {level: int(rows[level].sum()) for level in LEVELS}
+def _flow(
+    way: str, formula: Formula, letters: Mapping[str, int], rows: DataFrame, num_rounds: int = 1, **known: Any
+) -> Flow:
+    return Flow(
+        way=way,
+        formula=str(formula),
+        formula_elements=formula.evaluate(letters) * num_rounds,
+        largest_client_bytes=max(rows.groupby("client")["wire_bytes"].sum().tolist(), default=0),
+        **rows[[*LEVELS]].sum().to_dict(),
+        **known,
+    )
 
 
-def _largest_client(rows: Table) -> int:
-    of_client = (int(rows.where(client=client)["wire_bytes"].sum()) for client in np.unique(rows["client"]))
-    return max(of_client, default=0)
+def _kernel_bytes(first: Mapping[str, Any], last: Mapping[str, Any], name: str) -> int | None:
+    """What the kernel counted from the end of round 0 to the end of the last whole round."""
+    return int(last[name]) - int(first[name]) if name in first and name in last else None
 
 
 def _setting(experiment: Experiment) -> Setting:

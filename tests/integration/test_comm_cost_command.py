@@ -69,7 +69,8 @@ def test_a_formula_that_is_wrong_fails(comm_cost: Callable[..., Command], tmp_pa
         "from fedsim.costs import rehearsal\n"
         "aggregate = rehearsal.Server.aggregate\n"
         "def short(self, round, uploads):\n"
-        "    self._classes = self._classes[:5]\n"
+        "    self._messages._letters['n'] = 5\n"
+        "    self._messages._classes = self._messages._classes[:5]\n"
         "    return aggregate(self, round, uploads)\n"
         "rehearsal.Server.aggregate = short\n"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.ticker import EngFormatter
 
 from fedsim.costs.measured import WAYS, SettingCosts
-from fedsim.costs.projection import Projected
+from fedsim.costs.projection import Point
 from fedsim.results.plots.drawing import PALETTE, label_ends, new_figure, save, series_style, style
 from fedsim.results.wording import size
 
@@ -18,7 +18,7 @@ BAR_HEIGHT = 0.4
 
 def draw_bars(setting: SettingCosts, stem: Path) -> list[Path]:
     """Wire bytes up and down of every method, the cheapest on top, on a logarithmic scale."""
-    methods = sorted(setting.methods, key=lambda method: -method.both.wire_bytes)
+    methods = sorted(setting.methods, key=lambda method: -method.flow("both").wire_bytes)
     with style():
         figure = new_figure(7.0, 1.2 + 0.36 * len(methods))
         axes = figure.subplots()
@@ -38,27 +38,18 @@ def draw_bars(setting: SettingCosts, stem: Path) -> list[Path]:
         return save(figure, stem)
 
 
-def draw_series(
-    measured: Sequence[SettingCosts], projections: Mapping[str, Sequence[Projected]], stem: Path
-) -> list[Path]:
+def draw_series(largest: SettingCosts, points: Sequence[Point], stem: Path) -> list[Path]:
     """Wire bytes of a round against the number of clients: measured, and from there on by the formula."""
-    largest = measured[-1]
     with style():
         figure = new_figure(7.0, 4.6)
         axes = figure.subplots()
         ends = []
         for index, method in enumerate(largest.methods):
-            points = [
-                (setting.num_clients, other.both.wire_bytes / setting.num_rounds)
-                for setting in measured
-                for other in setting.methods
-                if other.name == method.name
-            ]
+            *measured, last, far = [(one.clients, one.wire_bytes) for one in points if one.method == method.name]
             looks = series_style(index)
-            axes.plot(*zip(*points, strict=True), marker="o", **looks)
-            beyond = [points[-1], *((item.num_clients, item.wire_bytes) for item in projections[method.name])]
-            axes.plot(*zip(*beyond, strict=True), alpha=0.45, **looks)
-            ends.append((*beyond[-1], method.title, looks["color"]))
+            axes.plot(*zip(*measured, last, strict=True), marker="o", **looks)
+            axes.plot(*zip(last, far, strict=True), alpha=0.45, **looks)
+            ends.append((*far, method.title, looks["color"]))
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(EngFormatter())

@@ -2,7 +2,7 @@
 
 from fedsim import methods
 from fedsim.costs.formula import formulae
-from fedsim.costs.measured import Flow, MethodCost, SettingCosts
+from fedsim.costs.measured import Flow, MethodCost, SettingCosts, both_ways
 from fedsim.costs.printed import Printed
 
 
@@ -10,7 +10,7 @@ def flow(way="up", **changes):
     values = {
         "way": way,
         "formula": "K*ΣC" if way == "up" else "M*K*C",
-        "expected": 24,
+        "formula_elements": 24,
         "elements": 24,
         "payload_bytes": 100,
         "message_bytes": 150,
@@ -21,25 +21,25 @@ def flow(way="up", **changes):
     return Flow(**{**values, **changes})
 
 
+def audit(**changes):
+    return {"connections": 2, "agree": 2, "checked": 2, "differences": [], "heartbeats": 0, **changes}
+
+
 def formulae_of(name):
     module = methods.load(name)
     return formulae(module.contract(module.Config()))
 
 
 def method(name="fedtgp", title="FedTGP", up=None, down=None, others=(), **changes):
+    up = up or flow("up")
+    down = down or flow("down", payload_bytes=200, wire_bytes=300, kernel_bytes=300)
     values = {
         "name": name,
         "title": title,
         "formulae": formulae_of("fedtgp"),
         "letters": {"K": 4, "ΣC": 6, "M": 2, "C": 3},
-        "flows": (
-            up or flow("up"),
-            down or flow("down", payload_bytes=200, wire_bytes=300, kernel_bytes=300),
-            *others,
-        ),
-        "num_connections": 2,
-        "num_agreeing": 2,
-        "num_reconciled": 2,
+        "flows": (up, down, both_ways(up, down), *others),
+        "audit": audit(),
     }
     return MethodCost(**{**values, **changes})
 

@@ -49,8 +49,8 @@ def test_without_elements_the_bytes_of_a_client_count():
     local = method(
         formulae=formulae_of("local"),
         letters={},
-        up=flow("up", formula="0", elements=0, expected=0),
-        down=flow("down", formula="0", elements=0, expected=0, wire_bytes=40),
+        up=flow("up", formula="0", elements=0, formula_elements=0),
+        down=flow("down", formula="0", elements=0, formula_elements=0, wire_bytes=40),
     )
     far = project(local, setting(local), MILLION)
     assert (far.elements, far.wire_bytes) == (0, (160 + 40) * MILLION // 2)

@@ -4,17 +4,17 @@ import csv
 import io
 
 import pytest
-from cost_samples import flow, method, printed, setting
+from cost_samples import audit, flow, method, printed, setting
 
 from fedsim.costs import tables as cost_tables
 
 
 def test_a_line_of_a_table():
-    sample = method(up=flow("up", printed=printed("0.09"), elements=86_800, expected=86_800))
+    sample = method(up=flow("up", printed=printed("0.09"), elements=86_800, formula_elements=86_800))
     assert cost_tables.cells(sample, sample.flow("up")) == [
         *("FedTGP", "up", "K·ΣCᵢ", "86,800", "86,800 ✓", "100", "150", "160", "160 ✓", "60 %", "0.09 ✓")
     ]
-    both = cost_tables.cells(sample, sample.both)
+    both = cost_tables.cells(sample, sample.flow("both"))
     assert both[:5] == ["", "both", "", "86,824", "86,824 ✓"]
     assert both[5:9] == ["300", "300", "460", "460 ✓"]
 
@@ -24,7 +24,7 @@ def test_what_does_not_agree_is_marked_and_spoils_everything():
     for wrong in (
         method(up=flow("up", elements=23)),
         method(down=flow("down", kernel_bytes=161)),
-        method(num_agreeing=1),
+        method(audit=audit(agree=1)),
     ):
         assert not setting(method(), wrong).agrees
     assert cost_tables.cells(method(), flow("up", elements=23))[4] == "23 ✗"
@@ -33,17 +33,17 @@ def test_what_does_not_agree_is_marked_and_spoils_everything():
 
 def test_a_platform_without_counters_has_nothing_to_disagree_with():
     blind = method(
-        up=flow("up", kernel_bytes=None), down=flow("down", kernel_bytes=None), num_reconciled=0, num_agreeing=0
+        up=flow("up", kernel_bytes=None), down=flow("down", kernel_bytes=None), audit=audit(checked=0, agree=0)
     )
-    assert blind.agrees and blind.both.kernel_bytes is None
-    assert cost_tables.cells(blind, blind.both)[8] == "–"
+    assert blind.agrees and blind.flow("both").kernel_bytes is None
+    assert cost_tables.cells(blind, blind.flow("both"))[8] == "–"
     assert cost_tables.verdict(setting(blind)) == (
         "2 of 2 formulae equal the measured elements; this platform has no TCP byte counters to compare with"
     )
 
 
 def test_the_verdict_counts_formulae_connections_and_rounds():
-    wrong = method(down=flow("down", elements=1, kernel_bytes=1), num_agreeing=1)
+    wrong = method(down=flow("down", elements=1, kernel_bytes=1), audit=audit(agree=1))
     assert cost_tables.verdict(setting(method(), wrong)) == (
         "3 of 4 formulae equal the measured elements; the kernel agrees to the byte on 3 of 4 connections and on "
         "3 of 4 counts of rounds"
@@ -76,7 +76,7 @@ def test_the_legend_tells_shared_letters_own_letters_and_notes():
 
 
 def test_csv_holds_every_number_for_every_way():
-    once = flow("set-up up", formula="M*C", expected=6, elements=6, kernel_bytes=None)
+    once = flow("set-up up", formula="M*C", formula_elements=6, elements=6, kernel_bytes=None)
     text = cost_tables.to_csv([setting(method(others=(once,))), setting(num_clients=9)])
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["clients"], row["way"]) for row in rows] == [

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,13 @@ from rich.console import Console
 
 from fedsim.contract import DIRECTIONS
 from fedsim.costs.formula import Formula, formulae
-from fedsim.costs.measured import Flow, MethodCost, SettingCosts
+from fedsim.costs.measured import Flow, MethodCost, SettingCosts, both_ways
 from fedsim.costs.projection import Link
 from fedsim.errors import UnknownName, UserError
 from fedsim.methods import fedtgp
 from fedsim.results.load import load
 from nodes.display.costs import count, show_series, show_setting
 from nodes.tools import comm_cost
-from nodes.tools.comm_cost import Books
 
 COLUMNS = (
     *("round", "client", "direction", "purpose", "message", "payload"),
@@ -29,11 +29,6 @@ COLUMNS = (
 
 def row(round: int, client: int, way: str, purpose: str, *levels: int) -> list[Any]:
     return [round, client, way, purpose, "result", "prototypes", 1, *levels]
-
-
-def books(folder: Path, num_rounds: int = 2) -> Books:
-    run = load(folder)
-    return Books(run.ledger, run.rounds, num_rounds)
 
 
 def found(**numbers: str) -> dict[str, Formula]:
@@ -67,33 +62,34 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_whole_rounds_alone_are_counted(folder: Path) -> None:
-    whole = books(folder)
-    assert whole.rounds("up")["elements"].tolist() == [10, 20, 10, 20]
-    assert whole.rounds("down")["wire_bytes"].tolist() == [40, 40]
-    assert whole.setup("up")["elements"].tolist() == [3]
-    assert len(whole.setup("down")) == 0
+def flows_of(folder: Path, num_rounds: int = 2, heartbeat: float = 0.0, **numbers: str) -> tuple[Flow, ...]:
+    sections = {"run": {"rounds": num_rounds + 1}, "cluster": {"heartbeat_seconds": heartbeat}}
+    run = replace(load(folder), experiment=comm_cost.config.build([{"method": {"name": "local"}}, sections]))
+    return comm_cost.flows_of(run, found(**numbers), {}, curve=False)
 
 
-def test_the_kernel_is_asked_at_both_ends_of_the_rounds(folder: Path) -> None:
-    assert books(folder).kernel_bytes("up") == 1322 - 1000
-    assert books(folder, 1).kernel_bytes("down") == 540 - 500
+def test_formula_ledger_and_kernel_stand_side_by_side(folder: Path) -> None:
+    """Of whole rounds alone, and the kernel is asked at both ends of them."""
+    up, down, both, setup = flows_of(folder, up="30", down="5", setup_up="3")
+    assert (up.way, up.formula_elements, up.elements, up.wire_bytes, up.kernel_bytes) == ("up", 60, 60, 322, 322)
+    assert up.agrees and up.kernel_bytes == 1322 - 1000
+    assert up.largest_client_bytes == 100 + 101  # client 1 in both rounds
+    assert (down.formula_elements, down.elements, down.wire_bytes, down.kernel_bytes) == (10, 10, 80, 80)
+    assert (both.elements, both.wire_bytes, both.kernel_bytes) == (70, 402, 402)
+    assert (setup.way, setup.formula_elements, setup.elements, setup.wire_bytes) == ("set-up up", 3, 3, 30)
+    assert setup.kernel_bytes is None
+
+
+def test_one_round_is_counted_without_those_around_it(folder: Path) -> None:
+    up, down, _ = flows_of(folder, num_rounds=1, up="30", down="5")[:3]
+    assert (up.elements, up.wire_bytes, up.kernel_bytes) == (30, 160, 1160 - 1000)
+    assert (down.elements, down.wire_bytes, down.kernel_bytes) == (5, 40, 540 - 500)
+
+
+def test_without_counters_there_is_nothing_to_compare(folder: Path) -> None:
     events = folder / "events.jsonl"
     events.write_text(events.read_text().replace("kernel_bytes", "nothing"))
-    assert books(folder).kernel_bytes("up") is None
-
-
-def test_flows_hold_formula_ledger_and_kernel_side_by_side(folder: Path) -> None:
-    experiment = comm_cost.config.build([{"method": {"name": "local"}}])
-    cost = found(up="30", down="5", setup_up="3")
-    flows = list(comm_cost._flows(experiment, cost, {"M": 1}, books(folder), {}, curve=False))
-    up, down, setup = flows
-    assert (up.way, up.expected, up.elements, up.wire_bytes, up.kernel_bytes) == ("up", 60, 60, 322, 322)
-    assert up.formula_agrees and up.kernel_agrees
-    assert up.largest_client_bytes == 100 + 101  # client 1 in both rounds
-    assert (down.expected, down.elements, down.wire_bytes, down.kernel_bytes) == (10, 10, 80, 80)
-    assert (setup.way, setup.expected, setup.elements, setup.wire_bytes) == ("set-up up", 3, 3, 30)
-    assert setup.kernel_bytes is None
+    assert [flow.kernel_agrees for flow in flows_of(folder, up="30", down="5", setup_up="3")] == [None] * 4
 
 
 @pytest.mark.parametrize(("heartbeat", "beyond", "explained"), [(0.0, 18, 0), (1.0, 18, 18), (1.0, 17, 0)])
@@ -103,11 +99,7 @@ def test_only_whole_heartbeats_explain_what_the_kernel_saw_beyond(
     """A ping without encryption is a frame of 7 bytes and its header of 2."""
     path = folder / "events.jsonl"
     path.write_text(path.read_text().replace('"kernel_bytes_up": 1322', f'"kernel_bytes_up": {1322 + beyond}'))
-    sections = {"cluster": {"heartbeat_seconds": heartbeat}, "method": {"name": "local"}}
-    flows = comm_cost._flows(
-        comm_cost.config.build([sections]), found(up="30", down="5"), {}, books(folder), {}, curve=False
-    )
-    up = next(flows)
+    up = flows_of(folder, heartbeat=heartbeat, up="30", down="5")[0]
     assert (up.heartbeat_bytes, up.wire_bytes) == (explained, 322 + explained)
     assert up.kernel_agrees == (explained == beyond)
 
@@ -138,43 +130,67 @@ def test_a_method_that_cannot_work_is_an_error_or_a_line() -> None:
 
 
 def flow(way: str) -> Flow:
-    formula = "K*ΣC" if way == "up" else "M*K*C"
-    return Flow(way, formula, 1_024_000, 1_024_000, 4_096_000, 4_097_000, 4_098_440, 4_098_440, 204_922)
+    return Flow(
+        way=way,
+        formula="K*ΣC" if way == "up" else "M*K*C",
+        formula_elements=1_024_000,
+        elements=1_024_000,
+        payload_bytes=4_096_000,
+        message_bytes=4_097_000,
+        wire_bytes=4_098_440,
+        kernel_bytes=4_098_440,
+        largest_client_bytes=204_922,
+    )
 
 
-def costs(num_clients: int = 20) -> SettingCosts:
+def costs(num_clients: int = 20, **changes: Any) -> SettingCosts:
     letters = {"C": 100, "K": 512, "M": num_clients, "ΣC": 43 * num_clients}
+    up, down = flow("up"), replace(flow("down"), **changes)
     tgp = MethodCost(
         name="fedtgp",
         title="FedTGP",
         formulae=formulae(fedtgp.contract(fedtgp.Config())),
         letters=letters,
-        flows=(flow("up"), flow("down")),
-        num_connections=20,
-        num_agreeing=20,
-        num_reconciled=20,
-        num_heartbeats=3,
+        flows=(up, down, both_ways(up, down)),
+        audit={"connections": 20, "agree": 20, "checked": 20, "differences": [], "heartbeats": 3},
     )
     return SettingCosts(
-        "cifar100", "HtFE8", num_clients, 1, letters, (tgp,), {"FedAvg": "no."}, heartbeat_seconds=10.0
+        dataset="cifar100",
+        group="HtFE8",
+        num_clients=num_clients,
+        num_rounds=1,
+        letters=letters,
+        methods=(tgp,),
+        refused={"FedAvg": "no."},
+        heartbeat_seconds=10.0,
     )
 
 
-def shown(width: int, *, link: Link | None = None) -> str:
+def shown(width: int, *, link: Link | None = None, **changes: Any) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    show_setting(console, costs(), link)
+    show_setting(console, costs(**changes), link)
     return console.export_text()
 
 
+@pytest.mark.parametrize("width", [140, 110, 80])
+def test_a_table_fits_and_says_what_agrees(width: int) -> None:
+    text = shown(width)
+    table = text[: text.index("C = 100")]
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= width
+    assert "M·K·C" in table and "paper" not in table, "columns without any content are left out"
+    assert "– FedAvg: no." in text
+    assert "2 of 2 formulae equal the measured elements" in text
+
+
 def test_a_wide_terminal_shows_numbers_in_full_and_a_narrow_one_units() -> None:
-    wide, narrow = shown(140), shown(100)
-    assert "4,098,440 ✓" in wide and "1,024,000 ✓" in wide and "M·K·C" in wide
+    wide, narrow, narrowest = shown(140), shown(110), shown(80)
+    assert "4,098,440 ✓" in wide and "1,024,000 ✓" in wide
     assert "4.10 MB ✓" in narrow and "1.02 M ✓" in narrow and "4,098,440" not in narrow
-    for text, width in ((wide, 140), (narrow, 100)):
-        table = text[: text.index("C = 100")]
-        assert max(len(line.rstrip()) for line in table.splitlines()) <= width
-        assert "– FedAvg: no." in text
-        assert "2 of 2 formulae equal the measured elements" in text
+    assert "payload" in narrow and "payload" not in narrowest and "4.10 MB ✓" in narrowest
+
+
+def test_where_the_kernel_disagrees_its_number_is_shown() -> None:
+    assert "4.10 MB ✗ 3.00 MB" in shown(80, kernel_bytes=3_000_000)
 
 
 def test_heartbeats_are_told_for_an_hour_and_links_in_seconds() -> None:
