@@ -108,7 +108,7 @@ def test_settings_that_cannot_be_met_are_refused(federation, settings, message):
 
 
 def test_a_client_too_small_to_be_split_is_refused(federation, write_npz):
-    path = str(write_npz(num_train=1, num_test=0, y_train=np.zeros(3, np.int64)))
+    path = str(write_npz(num_train=1, num_test=0))
     with pytest.raises(UserError, match="client 0 gets 1 of 3 samples, too few for a training part of 75%"):
         federation(dataset=path, clients=3, partition="iid").client(0)
 

@@ -91,13 +91,13 @@ from fedsim.data import store
 source, log, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 real_fill = store._fill
 
-def slow_fill(source, folder):
+def slow_fill(source, image_size, folder):
     with open(log, "a") as file:
         file.write(f"{os.getpid()}\\n")
     if os.path.getsize(log) == len(f"{os.getpid()}\\n"):
         os.kill(os.getpid(), 9)  # the first one dies in the middle
     time.sleep(0.2)  # the others must all be waiting by now
-    real_fill(source, folder)
+    return real_fill(source, image_size, folder)
 
 store._fill = slow_fill
 children = []
