@@ -69,8 +69,14 @@ class Federation:
 
     @property
     def notes(self) -> list[str]:
-        """What was done otherwise than by default, a line each, for whoever starts the experiment."""
-        return self._drawn.notes
+        """What whoever starts the experiment should know of its data, a line each."""
+        train, parts = self.experiment.train, self._drawn.parts
+        idle = sum(len(part.train) < train.batch_size for part in parts) if train.drop_last else 0
+        few = (
+            f"{idle} of {len(parts)} clients hold less than a batch of {train.batch_size} training samples and "
+            "never train; lower train.batch_size or set train.drop_last=false."
+        )
+        return [*self._drawn.notes, *([few] if idle else [])]
 
     @property
     def num_classes(self) -> int:

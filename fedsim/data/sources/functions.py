@@ -24,7 +24,7 @@ from fedsim.errors import UserError
 def find(text: str, side: int = 0) -> Source:
     """The file is imported here, so that one that is broken or lacks the name is known at once."""
     place, name = own_code.split(text)
-    value, file = own_code.load(place, name), own_code.file_of(place)
+    value, file = own_code.load(place, name), Path(str(own_code.load_module(place).__file__))
     settings = f"{file} {own_code.sha256(place)}"
     return Source(
         partial(read, value, text, file, side), settings=settings, name=f"{file.stem}-{name}", computed=True

@@ -75,7 +75,7 @@ def _load(name: str) -> Any:
     except Exception as error:  # pyarrow, the hub and the file formats have no common way to say it
         reason = " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
         raise UserError(
-            f"{PREFIX}{name} cannot be loaded ({reason}); check the name, the path or the line."
+            f"{PREFIX}{name} cannot be loaded ({reason}); check the name, or give the path of a copy."
         ) from error
 
 
