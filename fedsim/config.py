@@ -57,10 +57,13 @@ class Data(Section, frozen=True, kw_only=True):
     """Draws the partition, the public samples and the like; 0: run.seed. Set it to compare several run.seed on one
     partition, as the papers do; 1 gives the published partitions."""
     dataset: str = "digits"
+    """A name, or your own: the path of a folder, .npz or .csv file, ./FILE.py:FUNCTION, hf:NAME (docs/data.md)."""
     data_dir: str = ""
     """Where to look first; then FEDSIM_DATA, the user's cache, system folders, torchvision's download."""
     image_size: Count = 0
-    """Side to which images that come as files are resized; 0: their own, or 64 where they differ."""
+    """Side to which images are resized, files and arrays alike; 0: their own, or 64 where files differ."""
+    label: str = ""
+    """Column of a table (.csv, hf:) that holds the classes; empty: label, target, class or y, else the last."""
     partition: Literal["dirichlet", "pathological", "iid"] = "dirichlet"
     beta: AboveZero = 0.1
     """Concentration of the Dirichlet partition; small is heterogeneous."""

@@ -45,7 +45,7 @@ def load(place: str, name: str) -> Any:
     if not known:
         raise UserError(f"{place} defines nothing; define {name or 'a name'} there and give it as {place}:NAME.")
     if not name:
-        raise UserError(f"say what to take from {place}, as in {place}:{known[0]}; it has {', '.join(known)}.")
+        raise UserError(f"say what to take from {place}, as in {place}:NAME; it has {', '.join(known)}.")
     raise UnknownName(f"object in {place} called", name, known)
 
 

@@ -1,10 +1,11 @@
 """The data side of one experiment: which samples each client holds, what is public, what tests the server."""
 
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from fedsim.config import Experiment
+from fedsim.config import Data, Experiment
 from fedsim.data import partition, store
 from fedsim.data.dataset import ClientData, Dataset, Subset
 from fedsim.errors import UserError
@@ -12,6 +13,19 @@ from fedsim.seeds import Streams
 
 GLOBAL_TEST_SHARE = 6
 """Where a data set has no official test set, one sample in six is it, as in CIFAR and about as in MNIST."""
+
+
+@dataclass
+class _Drawn:
+    """A partition, and what there is to say of it."""
+
+    parts: list[partition.Part] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+_DRAWN: dict[tuple[object, ...], _Drawn] = {}
+"""The last partition, by all that it depends on: a thousand draws take a second, and processes that are forked
+afterwards find it ready."""
 
 
 class Federation:
@@ -29,19 +43,40 @@ class Federation:
     @cached_property
     def _stored(self) -> store.Stored:
         settings = self.experiment.data
-        stored = store.open_dataset(settings.dataset, settings.data_dir, settings.image_size)
-        kept_out = settings.public_samples or settings.global_test or settings.samples_per_class
-        if stored.client_sizes is not None and kept_out:
+        stored = store.open_dataset(settings.dataset, settings.data_dir, settings.image_size, settings.label)
+        if stored.client_sizes is not None:
+            self._refuse_what_is_ready_made(stored.dataset.name)
+        return stored
+
+    def _refuse_what_is_ready_made(self, name: str) -> None:
+        settings, defaults = self.experiment.data, Data()
+        if settings.public_samples or settings.global_test or settings.samples_per_class:
             raise UserError(
-                f"{stored.dataset.name} is a ready-made partition that gives all samples to clients; unset "
+                f"{name} is a ready-made partition that gives all samples to clients; unset "
                 "data.public_samples, data.global_test and data.samples_per_class, or choose another data set "
                 f"where {self.experiment.method_name} needs them."
             )
-        return stored
+        for option in ("partition", "beta", "classes_per_client", "train_fraction", "min_samples", "stratified"):
+            if getattr(settings, option) != getattr(defaults, option):
+                raise UserError(
+                    f"{name} is a ready-made partition, so data.{option} = {getattr(settings, option)} has no "
+                    f"effect; leave it at {getattr(defaults, option)}."
+                )
 
     @property
     def dataset(self) -> Dataset:
         return self._stored.dataset
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever starts the experiment should know of its data, a line each."""
+        train, parts = self.experiment.train, self._drawn.parts
+        idle = sum(len(part.train) < train.batch_size for part in parts) if train.drop_last else 0
+        few = (
+            f"{idle} of {len(parts)} clients hold less than a batch of {train.batch_size} training samples and "
+            "never train; lower train.batch_size or set train.drop_last=false."
+        )
+        return [*self._drawn.notes, *([few] if idle else [])]
 
     @property
     def num_classes(self) -> int:
@@ -66,7 +101,7 @@ class Federation:
         return Subset(self.dataset, self._global_test_rows)
 
     def client(self, client: int) -> ClientData:
-        part = self._parts[client]
+        part = self._drawn.parts[client]
         return ClientData(train=Subset(self.dataset, part.train), test=Subset(self.dataset, part.test))
 
     def class_counts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +110,8 @@ class Federation:
         def counts(parts: list[np.ndarray]) -> np.ndarray:
             return np.stack([np.bincount(self.dataset.labels[rows], minlength=self.num_classes) for rows in parts])
 
-        return counts([part.train for part in self._parts]), counts([part.test for part in self._parts])
+        parts = self._drawn.parts
+        return counts([part.train for part in parts]), counts([part.test for part in parts])
 
     @cached_property
     def _global_test_rows(self) -> np.ndarray:
@@ -127,16 +163,24 @@ class Federation:
         return np.sort(grouped[(starts[:, None] + np.arange(wanted)).ravel()])
 
     @cached_property
-    def _parts(self) -> list[partition.Part]:
+    def _drawn(self) -> _Drawn:
+        settings, num_clients = self.experiment.data, self.experiment.run.clients
+        key = self.dataset.fingerprint, settings, num_clients, self._seed, self.experiment.train.batch_size
+        if key not in _DRAWN:
+            drawn = self._draw()
+            _DRAWN.clear()
+            _DRAWN[key] = drawn
+        return _DRAWN[key]
+
+    def _draw(self) -> _Drawn:
         """Every client's rows. One stream is drawn from throughout, first the partition, then each split."""
         if self._stored.client_sizes is not None:
-            return self._ready_made_parts(self._stored.client_sizes)
-        settings = self.experiment.data
+            return _Drawn(self._ready_made_parts(self._stored.client_sizes))
+        settings, drawn = self.experiment.data, _Drawn()
         labels = self.dataset.labels[self._pool_rows]
         # numpy's legacy generator takes 32 bits; the published partitions are those of seed 1.
         random = np.random.RandomState(self._seed % 2**32)
-        parts = []
-        for client, rows in enumerate(self._partition(labels, random)):
+        for client, rows in enumerate(self._partition(labels, random, drawn.notes)):
             if int(settings.train_fraction * len(rows)) == 0:
                 public = settings.public_samples
                 others = f" that {public} public ones leave" if public else ""
@@ -149,10 +193,10 @@ class Federation:
                 part = partition.stratified_split(rows, labels[rows], settings.train_fraction, random)
             else:
                 part = partition.split(rows, settings.train_fraction, random)
-            parts.append(partition.Part(self._pool_rows[part.train], self._pool_rows[part.test]))
-        return parts
+            drawn.parts.append(partition.Part(self._pool_rows[part.train], self._pool_rows[part.test]))
+        return drawn
 
-    def _partition(self, labels: np.ndarray, random: np.random.RandomState) -> list[np.ndarray]:
+    def _partition(self, labels: np.ndarray, random: np.random.RandomState, notes: list[str]) -> list[np.ndarray]:
         settings, num_clients = self.experiment.data, self.experiment.run.clients
         batch_size = self.experiment.train.batch_size
         least = settings.min_samples or partition.least_samples(
@@ -160,9 +204,19 @@ class Federation:
         )
         match settings.partition:
             case "dirichlet":
-                return partition.dirichlet(
-                    labels, self.num_classes, num_clients, settings.beta, least, settings.max_redraws, random
-                )
+                try:
+                    return partition.dirichlet(
+                        labels, self.num_classes, num_clients, settings.beta, least, settings.max_redraws, random
+                    )
+                except partition.TooUneven as error:
+                    if settings.min_samples or not error.best:
+                        raise
+                    notes.append(
+                        f"{self.dataset.name} is small for {num_clients} clients: the best Dirichlet draw at β = "
+                        f"{settings.beta:g} left one with {error.smallest} samples, so the largest clients gave "
+                        f"some of theirs until all had {least}."
+                    )
+                    return partition.levelled(error.best, least)
             case "pathological":
                 return partition.pathological(
                     labels, self.num_classes, num_clients, settings.classes_per_client, least, random

@@ -21,6 +21,17 @@ class Part:
     test: np.ndarray
 
 
+class TooUneven(UserError):
+    """No draw gave every client enough samples."""
+
+    def __init__(self, message: str, best: list[list[np.ndarray]], smallest: int):
+        super().__init__(message)
+        self.best = best
+        """For each client its rows of each class, in the draw whose smallest client was the largest."""
+        self.smallest = smallest
+        """That client's samples."""
+
+
 def least_samples(batch_size: int, train_fraction: float, num_samples: int, num_clients: int) -> int:
     """The published minimum: a test part of one batch, but no more than half of an even share."""
     # The ratio is not an integer in binary (10 / (1 - .75) is), hence the rounding before the cut.
@@ -39,7 +50,7 @@ def dirichlet(
 ) -> list[np.ndarray]:
     """Each class is dealt in proportions p ~ Dir(β·1); a client with an even share already gets no more.
 
-    Everything is drawn again until the smallest client holds `least` samples.
+    Everything is drawn again until the smallest client holds `least` samples; TooUneven after `max_redraws`.
     """
     if least * num_clients > len(labels):
         raise UserError(
@@ -48,7 +59,8 @@ def dirichlet(
         )
     even_share = len(labels) / num_clients
     rows_of_class = [np.flatnonzero(labels == label) for label in range(num_classes)]
-    smallest = 0
+    best: list[list[np.ndarray]] = []
+    smallest = -1
     for _ in range(1 + max_redraws):
         held: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
         sizes = np.zeros(num_clients, dtype=np.int64)
@@ -65,14 +77,36 @@ def dirichlet(
                 own.append(shuffled[start:end])
             sizes += np.diff(ends, prepend=0)
         else:
-            smallest = int(sizes.min())
-            if smallest >= least:
+            if sizes.min() >= least:
                 return [np.concatenate(pieces) for pieces in held]
-    raise UserError(
+            if sizes.min() > smallest:
+                best, smallest = held, int(sizes.min())
+    message = (
         f"{1 + max_redraws} Dirichlet draws of {len(labels)} samples for {num_clients} clients at β = {beta} "
-        f"never gave every client {least} samples (the last draw: {smallest}); raise data.beta or "
+        f"never gave every client {least} samples (the best draw: {max(smallest, 0)}); raise data.beta or "
         "data.max_redraws, or lower data.min_samples or run.clients."
     )
+    raise TooUneven(message, best, smallest)
+
+
+def levelled(held: list[list[np.ndarray]], least: int) -> list[np.ndarray]:
+    """A draw in which the largest client gives of its largest class until the smallest one has `least` samples.
+
+    What is given is of one class, so that clients stay unlike each other. `held` is as in TooUneven; `least` is at
+    most half of an even share.
+    """
+    held = [list(pieces) for pieces in held]
+    sizes = [sum(map(len, pieces)) for pieces in held]
+    while min(sizes) < least:
+        smallest, largest = int(np.argmin(sizes)), int(np.argmax(sizes))
+        label = int(np.argmax([len(piece) for piece in held[largest]]))
+        piece = held[largest][label]
+        num_given = min(least - sizes[smallest], len(piece), sizes[largest] - least)
+        held[largest][label] = piece[num_given:]
+        held[smallest].append(piece[:num_given])
+        sizes[smallest] += num_given
+        sizes[largest] -= num_given
+    return [np.concatenate(pieces) for pieces in held]
 
 
 def pathological(

@@ -3,6 +3,9 @@
 A data set is decoded once into memory-mapped `.npy` files in a cache folder. The folder's name holds a hash
 of what the copy was made from, so a changed source is decoded anew. It is filled under a temporary name and
 then renamed: a folder with the final name is always complete, whatever happened to the process that wrote it.
+
+What own code computes may change without its file, so such a copy is named after its content: it is made anew by
+every process that opens it first, while those forked from that process find it in `_COMPUTED`.
 """
 
 import hashlib
@@ -15,11 +18,15 @@ import numpy as np
 
 from fedsim.data import sources
 from fedsim.data.cache import cache_folder, locked
-from fedsim.data.dataset import Dataset
+from fedsim.data.dataset import Dataset, fingerprint_of
+from fedsim.data.sources.images import resize_all, shape_with_side
 from fedsim.errors import UserError
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever the same files would be decoded differently, so that older copies are not used."""
+
+_COMPUTED: dict[str, Path] = {}
+"""Key of a computed source -> its copy."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +39,26 @@ class Stored:
     """(M, 2) where the source brings its own partition, see `sources.Decoded`."""
 
 
-def open_dataset(name: str, data_dir: str = "", image_size: int = 0) -> Stored:
+def open_dataset(name: str, data_dir: str = "", image_size: int = 0, label: str = "") -> Stored:
     """Find the data set, decode it unless a current copy exists, and map that copy."""
-    source = sources.locate(name, data_dir, image_size)
-    folder = cache_folder() / "decoded" / f"{source.name}-{fingerprint(source)}"
-    if not folder.is_dir():
+    source = sources.locate(name, data_dir, image_size, label)
+    folder = cache_folder() / "decoded" / f"{source.name}-{key_of(source, image_size)}"
+    if source.computed:
+        if folder.name not in _COMPUTED or not _COMPUTED[folder.name].is_dir():
+            with locked(folder.with_suffix(".lock")):
+                _COMPUTED[folder.name] = _decode(source, image_size, folder)
+        folder = _COMPUTED[folder.name]
+    elif not folder.is_dir():
         # Of processes that start together one decodes; the others wait for the lock and find its work.
         with locked(folder.with_suffix(".lock")):
             if not folder.is_dir():
-                _decode(source, folder)
+                _decode(source, image_size, folder)
     return _map(source, folder)
 
 
-def fingerprint(source: sources.Source) -> str:
+def key_of(source: sources.Source, image_size: int) -> str:
     """A hash of what the decoded copy depends on: format, settings, and name, size and time of every file."""
-    digest = hashlib.sha256(f"{FORMAT}/{source.name}/{source.settings}".encode())
+    digest = hashlib.sha256(f"{FORMAT}/{source.name}/{image_size}/{source.settings}".encode())
     for path in source.files:
         with sources.reading(path):
             status = path.stat()
@@ -54,44 +66,81 @@ def fingerprint(source: sources.Source) -> str:
     return digest.hexdigest()[:16]
 
 
-def _decode(source: sources.Source, folder: Path) -> None:
+def _decode(source: sources.Source, image_size: int, folder: Path) -> Path:
+    """Fill the folder; returns where the copy is, which for a computed one is a folder named after its content."""
     # Only the holder of the lock gets here, so what lies under this name was left by a process that died.
     unfinished = folder.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
-        _fill(source, unfinished)
-        unfinished.rename(folder)
+        fingerprint = _fill(source, image_size, unfinished)
+        if source.computed:
+            folder = folder.with_name(f"{source.name}-{fingerprint}")
+        if not folder.is_dir():
+            unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
 
 
-def _fill(source: sources.Source, folder: Path) -> None:
+def _fill(source: sources.Source, image_size: int, folder: Path) -> str:
     def allocate(shape: tuple[int, ...], dtype: type) -> np.ndarray:
-        wanted = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        free = shutil.disk_usage(folder).free
-        if wanted > free:  # a mapped file on a full disk would end the process without a word
+        wanted = shape_with_side(shape, dtype, image_size) if image_size else shape
+        if wanted is None:
             raise UserError(
-                f"{source.name} needs {wanted >> 20} MiB in {folder.parent} but {free >> 20} MiB are free; "
-                "make room or set FEDSIM_CACHE to another folder."
+                f"data.image_size = {image_size} resizes images, but a sample of {source.name} has the shape "
+                f"{shape[1:]}; unset it."
             )
-        return np.lib.format.open_memmap(folder / "inputs.npy", "w+", np.dtype(dtype), shape)
+        # Images of another size are read into memory first, and resized into the file below.
+        return _new_file(source, folder, shape, dtype) if wanted == shape else np.empty(shape, dtype)
 
     decoded = source.read(allocate)
-    if isinstance(decoded.inputs, np.memmap):
-        decoded.inputs.flush()
+    inputs = decoded.inputs
+    if not isinstance(inputs, np.memmap):
+        shape = shape_with_side(inputs.shape, inputs.dtype.type, image_size)
+        assert shape is not None  # or it would not have been allocated
+        inputs = _new_file(source, folder, shape, inputs.dtype.type)
+        resize_all(decoded.inputs, inputs)
+    inputs.flush()
+    _require_classes(decoded, source)
     np.save(folder / "labels.npy", decoded.labels, allow_pickle=False)
     if decoded.client_sizes is not None:
         np.save(folder / "client_sizes.npy", decoded.client_sizes, allow_pickle=False)
-    sizes = {"num_classes": decoded.num_classes, "num_train": decoded.num_train}
-    (folder / "sizes.json").write_text(json.dumps(sizes))
+    dataset = Dataset(source.name, inputs, decoded.labels, decoded.num_classes, decoded.num_train)
+    facts = {
+        "num_classes": decoded.num_classes,
+        "num_train": decoded.num_train,
+        "class_names": decoded.class_names,
+        "known_fingerprint": fingerprint_of(dataset),
+    }
+    (folder / "facts.json").write_text(json.dumps(facts))
+    return str(facts["known_fingerprint"])
+
+
+def _new_file(source: sources.Source, folder: Path, shape: tuple[int, ...], dtype: type) -> np.memmap:
+    wanted = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    free = shutil.disk_usage(folder).free
+    if wanted > free:  # a mapped file on a full disk would end the process without a word
+        raise UserError(
+            f"{source.name} needs {wanted >> 20} MiB in {folder.parent} but {free >> 20} MiB are free; "
+            "make room or set FEDSIM_CACHE to another folder."
+        )
+    return np.lib.format.open_memmap(folder / "inputs.npy", "w+", np.dtype(dtype), shape)
+
+
+def _require_classes(decoded: sources.Decoded, source: sources.Source) -> None:
+    if len(found := np.unique(decoded.labels)) < 2:
+        names = decoded.class_names or list(map(str, range(decoded.num_classes)))
+        only = f"all {len(decoded.labels)} samples are of class {names[found[0]]}" if len(found) else "it is empty"
+        raise UserError(f"{source.name} has nothing to tell apart: {only}; give samples of two classes or more.")
 
 
 def _map(source: sources.Source, folder: Path) -> Stored:
     # Copy-on-write: pages are shared by all processes, yet torch may wrap the arrays without a warning.
     inputs = np.load(folder / "inputs.npy", mmap_mode="c", allow_pickle=False)
     labels = np.load(folder / "labels.npy", mmap_mode="c", allow_pickle=False)
-    sizes = json.loads((folder / "sizes.json").read_text())
+    facts = json.loads((folder / "facts.json").read_text())
     clients = folder / "client_sizes.npy"
     client_sizes = np.load(clients, allow_pickle=False) if clients.is_file() else None
-    return Stored(Dataset(source.name, inputs, labels, **sizes), source.train_only, client_sizes)
+    dataset = Dataset(source.name, inputs, labels, **facts)
+    return Stored(dataset, source.train_only, client_sizes)

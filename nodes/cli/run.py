@@ -49,7 +49,7 @@ def experiment_options(function: Any) -> Any:
     """The options that say what is run; shared by every command that needs an experiment."""
     options = [
         click.option("--method", help="Name of a method, for example fedtgp."),
-        click.option("--dataset", help="Name of a data set, or a path."),
+        click.option("--dataset", help="Name of a data set, or your own: a path, ./FILE.py:FUNCTION, hf:NAME."),
         click.option("--data-dir", help="Where to look for data first."),
         click.option("--clients", type=int, help="Number of clients."),
         click.option("--rounds", type=int, help="Number of rounds."),
@@ -225,7 +225,8 @@ def _check(experiment: Experiment) -> None:
     """Before any process or folder exists."""
     from fedsim import assembly
 
-    assembly.check(experiment)
+    for note in assembly.check(experiment).notes:
+        click.echo(note)
 
 
 def refuse_with_resume(**options: Any) -> None:

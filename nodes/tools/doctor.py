@@ -142,7 +142,6 @@ def check_cache() -> Iterator[Finding]:
 
 def check_data(data_dir: str = "") -> Iterator[Finding]:
     from fedsim.data import sources
-    from fedsim.data.sources.download import DOWNLOADS
 
     embedded = ", ".join(sorted(sources.SYNTHETIC))
     yield Finding("data", "ok", f"{embedded} need no files")
@@ -150,13 +149,13 @@ def check_data(data_dir: str = "") -> Iterator[Finding]:
         try:
             found = sources.find_here(name, data_dir)
         except UserError as error:
-            yield Finding(f"data {name}", "note", str(error), "fetch it again")
+            yield Finding(f"data {name}", "note", str(error), "put a sound copy in its place")
             continue
         if found:
             where = found.files[0] if found.files else "embedded"
             yield Finding(f"data {name}", "ok", str(where))
         else:
-            download = "a run downloads it, or " if name in DOWNLOADS else ""
+            download = "a run downloads it, or " if known.download else ""
             yield Finding(f"data {name}", "note", "not here", download + known.remedy.format(name=name))
 
 

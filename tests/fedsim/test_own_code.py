@@ -125,7 +125,7 @@ def test_a_name_that_is_not_there(write):
     place = write("import os\nfrom math import sin\ndef load(): pass\ndef other(): pass\n_hidden = 1")
     assert refused(place, "lod") == "there is no object in ./mine.py called 'lod'; did you mean load?"
     assert refused(place, "xyz") == "there is no object in ./mine.py called 'xyz'; known: load, other."
-    assert refused(place, "") == "say what to take from ./mine.py, as in ./mine.py:load; it has load, other."
+    assert refused(place, "") == "say what to take from ./mine.py, as in ./mine.py:NAME; it has load, other."
     assert refused(write("import os", "empty.py")).startswith("./empty.py defines nothing; define load there")
 
 

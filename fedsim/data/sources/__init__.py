@@ -1,103 +1,73 @@
-"""Finding a data set, by its name or by the path of one's own data.
+"""Finding a data set, by its name or as one's own.
 
 A name is looked for in `data.data_dir`, in FEDSIM_DATA, among earlier downloads and in system folders; then
-torchvision downloads it. A path may be a tree of class folders, a folder of idx files, an .npz file, or a
-folder that PFLlib or HtFLlib generated.
+torchvision downloads it. One's own data are a path (a tree of class folders, a folder of idx files or of train.csv
+and test.csv, a folder that PFLlib or HtFLlib generated, an .npz or a .csv file), code (`./data.py:load`), or what
+Hugging Face's `datasets` loads (`hf:NAME`).
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from fedsim import own_code
 from fedsim.data.cache import cache_folder, locked
-from fedsim.data.sources import archives, folders, idx, pfllib, synthetic
+from fedsim.data.sources import folders, functions, huggingface, idx, npz, pfllib, tables
 from fedsim.data.sources.base import Allocate, Decoded, Source, reading
-from fedsim.data.sources.download import DOWNLOADS, download
+from fedsim.data.sources.download import download
+from fedsim.data.sources.known import KNOWN, SYNTHETIC
 from fedsim.errors import UnknownName, UserError
 
-__all__ = ["Allocate", "Decoded", "Source", "find_here", "locate", "names", "reading"]
+__all__ = ["KNOWN", "SYNTHETIC", "Allocate", "Decoded", "Source", "find_here", "locate", "names", "reading"]
 
-
-@dataclass(frozen=True)
-class Known:
-    """Where a published data set may lie, and how to recognise it there."""
-
-    num_classes: int
-    folders: tuple[str, ...]
-    """Below each data folder, in this order; "." is the data folder itself."""
-    find: Callable[..., Source | None]
-    """Called with a folder and the number of classes, and with `side` for images that come as files."""
-    archives: tuple[str, ...] = ()
-    """Names of .npz files that are accepted beside its own."""
-    side: int | None = None
-    """Side of the images, where they come as files."""
-    system_folder: str = ""
-    train_only: bool = False
-    remedy: str = "put torchvision's files or {name}.npz into a folder and name it with --data-dir"
-
-
-KNOWN = {
-    "cifar10": Known(10, ("cifar-10-batches-py", "."), archives.find_cifar),
-    "cifar100": Known(100, ("cifar-100-python", "."), archives.find_cifar),
-    "flowers102": Known(102, ("flowers-102", "."), folders.find_flowers102, side=64),
-    "fmnist": Known(
-        10,
-        ("FashionMNIST/raw", "fashion-mnist", "fmnist", "."),
-        idx.find,
-        system_folder="/usr/share/datasets/fashion-mnist",
-        remedy="install Debian's package dataset-fashion-mnist, or put the four idx files into a folder and "
-        "name it with --data-dir",
-    ),
-    "mnist": Known(10, ("MNIST/raw", "mnist", "."), idx.find),
-    "svhn": Known(10, ("svhn", "SVHN", "."), archives.find_svhn),
-    "tiny_imagenet": Known(
-        200,
-        ("tiny-imagenet-200", "tiny_imagenet"),
-        folders.find_tree,
-        archives=("tiny_imagenet_small",),
-        side=64,
-        train_only=True,
-        remedy="unpack cs231n.stanford.edu/tiny-imagenet-200.zip into a folder and name it with --data-dir",
-    ),
-}
-SYNTHETIC = {"digits": synthetic.digits, "spiral": synthetic.spiral, "spiral_clean": synthetic.spiral_clean}
+_FILES = (".csv", ".npz")
 
 
 def names() -> list[str]:
     return sorted({*KNOWN, *SYNTHETIC})
 
 
-def locate(name: str, data_dir: str = "", image_size: int = 0) -> Source:
-    """`image_size` is the side for images that come as files; 0: the usual one."""
-    if name in SYNTHETIC:
-        return SYNTHETIC[name]()
-    if name in KNOWN:
-        found = _locate_known(name, data_dir, image_size)
-        return replace(found, name=name, train_only=KNOWN[name].train_only)
-    if "/" in name or name.startswith("~") or name.endswith(".npz"):
-        path = Path(name).expanduser().resolve()
-        return replace(_locate_path(path, image_size), name=path.stem)
+def locate(name: str, data_dir: str = "", image_size: int = 0, label: str = "") -> Source:
+    """`image_size` is the side for images that come as files, `label` the column of a table with the classes."""
+    found = _locate(name, data_dir, image_size, label)
+    if label and not found.has_columns:
+        raise UserError(
+            f"data.label = {label!r} names a column of a table (.csv, hf:), and {found.name} is none; unset it."
+        )
+    return found
+
+
+def _locate(name: str, data_dir: str, image_size: int, label: str) -> Source:
+    if name.startswith(huggingface.PREFIX):
+        return huggingface.find(name, label, image_size)
+    if own_code.names_code(name):
+        return functions.find(name, image_size)
+    path = Path(name).expanduser()
+    if name in names():
+        _refuse_namesake(name)
+        return _locate_known(name, data_dir, image_size) if name in KNOWN else SYNTHETIC[name]()
+    if "/" in name or name.startswith("~") or path.suffix in _FILES or path.exists():
+        return replace(_locate_path(path.resolve(), image_size, label), name=path.resolve().stem)
     raise UnknownName("data set", name, names())
 
 
 def _locate_known(name: str, data_dir: str, image_size: int) -> Source:
     if data_dir and not Path(data_dir).expanduser().is_dir():
         raise UserError(f"data.data_dir = {data_dir!r} is not a folder; give one that holds {name}.")
-    downloads, roots = _downloads(), _roots(name, data_dir)
+    known, downloads, roots = KNOWN[name], _downloads(), _roots(name, data_dir)
     search = partial(_search, name, image_size)
     if found := find_here(name, data_dir, image_size):
         return found
     reason = "torchvision does not offer it"
-    if name in DOWNLOADS:
+    if known.download:
         # Of processes that start together one downloads; the others wait for the lock and find its work.
         with locked(downloads / f"{name}.lock"):
-            reason = "" if search(downloads) else download(name, downloads)
+            reason = "" if search(downloads) else download(known.download, downloads)
         if found := search(downloads):
             return found
     places = ", ".join(map(str, roots))
-    remedy = KNOWN[name].remedy.format(name=name)
+    remedy = known.remedy.format(name=name)
     raise UserError(f"data set {name} is in none of {places} and was not downloaded ({reason}); {remedy}.")
 
 
@@ -120,27 +90,53 @@ def _roots(name: str, data_dir: str) -> list[Path]:
 
 def _search(name: str, image_size: int, root: Path) -> Source | None:
     known = KNOWN[name]
+    found: Source | None = None
     for stem in (name, *known.archives):
-        if found := archives.find_npz(root / f"{stem}.npz", known.num_classes):
-            return found
+        found = found or npz.find(root / f"{stem}.npz", known.num_classes)
     options = {"side": image_size or known.side} if known.side else {}
     for folder in known.folders:
-        path = root / folder
-        if path.is_dir() and (found := known.find(path, known.num_classes, **options)):
-            return found
-    return None
+        if not found and (root / folder).is_dir():
+            found = known.find(root / folder, known.num_classes, **options)
+    return replace(found, name=name, train_only=known.train_only) if found else None
 
 
-def _locate_path(path: Path, image_size: int) -> Source:
-    if path.is_file():
-        found = archives.find_npz(path)
-    elif path.is_dir():
-        found = pfllib.find(path) or idx.find(path) or folders.find_tree(path, side=image_size)
-    else:
-        raise UserError(f"there is no data set at {path}; give an existing folder or .npz file, or a name.")
-    if not found:
+def _refuse_namesake(name: str) -> None:
+    """Whoever has data under the name of a published set may mean either."""
+    here = Path(name)
+    if here.is_dir() and _find_in_folder(here, 0, ""):
         raise UserError(
-            f"{path} holds neither class folders with images, nor idx files, nor client files of PFLlib; "
-            "give the folder that contains them."
+            f"{name} is a data set known by name and also your folder {here.resolve()}; write ./{name} for the "
+            "folder, or work from another folder for the data set."
         )
-    return found
+
+
+def _locate_path(path: Path, image_size: int, label: str) -> Source:
+    if path.suffix == ".npz" and (found := npz.find(path)):
+        return found
+    if path.suffix == ".csv" and (found := tables.find(path, label)):
+        return found
+    if path.is_file():
+        raise UserError(
+            f"{path} is no .npz and no .csv file; convert it, or load it in a function of your own and give that "
+            "as ./FILE.py:FUNCTION."
+        )
+    if not path.is_dir():
+        raise UserError(
+            f"there is no data set at {path}; give an existing folder, .npz or .csv file, ./FILE.py:FUNCTION, "
+            "hf:NAME, or one of the names that `fedsim data list` shows."
+        )
+    if found := _find_in_folder(path, image_size, label):
+        return found
+    raise UserError(
+        f"{path} holds neither class folders with images, nor idx files, nor train.csv, nor client files of "
+        "PFLlib; give the folder that contains them."
+    )
+
+
+def _find_in_folder(path: Path, image_size: int, label: str) -> Source | None:
+    return (
+        pfllib.find(path)
+        or idx.find(path)
+        or tables.find_folder(path, label)
+        or folders.find_tree(path, side=image_size)
+    )

@@ -1,6 +1,5 @@
-"""Data sets that come as a few large files: CIFAR's pickles, SVHN's .mat files, Keras' .npz layout."""
+"""Published data sets that come as a few large files: CIFAR's pickles and SVHN's .mat files."""
 
-import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import numpy as np
 
 from fedsim.data.sources.base import Allocate, Decoded, Source, check_labels, reading
 from fedsim.data.sources.unpickle import read_pickle
-from fedsim.errors import UserError
 
 CIFAR_FILES = {
     10: (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"),
@@ -25,10 +23,6 @@ def find_cifar(folder: Path, num_classes: int) -> Source | None:
 def find_svhn(folder: Path, num_classes: int) -> Source | None:
     files = tuple(folder / name for name in SVHN_FILES)
     return Source(partial(read_svhn, files, num_classes), files) if all(map(Path.is_file, files)) else None
-
-
-def find_npz(path: Path, num_classes: int | None = None) -> Source | None:
-    return Source(partial(read_npz, path, num_classes), (path,)) if path.is_file() else None
 
 
 def read_cifar(files: tuple[Path, ...], num_classes: int, allocate: Allocate) -> Decoded:
@@ -61,41 +55,3 @@ def read_svhn(files: tuple[Path, ...], num_classes: int, allocate: Allocate) -> 
     inputs = allocate((sum(map(len, images)), *images[0].shape[1:]), np.uint8)
     np.concatenate(images, out=inputs)
     return Decoded(inputs, np.concatenate(labels), num_classes, len(labels[0]))
-
-
-def read_npz(path: Path, num_classes: int | None, allocate: Allocate) -> Decoded:
-    """x_train, y_train and, if there is an official test set, x_test, y_test.
-
-    Images are uint8 (N, H, W) or (N, H, W, ch); floats are passed to models as they are.
-    """
-    with reading(path), zipfile.ZipFile(path):  # numpy would take what is no archive for a pickle
-        pass
-    with reading(path), np.load(path, allow_pickle=False) as archive:
-        parts = ("train", "test") if "x_test" in archive else ("train",)
-        labels = [archive[f"y_{part}"] for part in parts]
-        if num_classes is None:
-            known = len(archive["classes"]) if "classes" in archive else 0
-            num_classes = max(known, *(int(own.max(initial=-1)) + 1 for own in labels))
-        inputs: np.ndarray | None = None
-        start = 0
-        for part, own_labels in zip(parts, labels, strict=True):
-            own = archive[f"x_{part}"]
-            own = own[..., None] if own.dtype == np.uint8 and own.ndim == 3 else own
-            check_labels(own_labels, len(own), num_classes, path)
-            if inputs is None:
-                inputs = allocate((sum(map(len, labels)), *own.shape[1:]), _stored_type(own, path))
-            inputs[start : start + len(own)] = own
-            start += len(own)
-    assert inputs is not None  # there is always a training part
-    return Decoded(inputs, np.concatenate(labels).ravel().astype(np.int64), num_classes, len(labels[0]))
-
-
-def _stored_type(inputs: np.ndarray, path: Path) -> type:
-    if inputs.dtype == np.uint8 and inputs.ndim == 4:
-        return np.uint8
-    if inputs.dtype.kind == "f":
-        return np.float32
-    raise UserError(
-        f"{path} has inputs of type {inputs.dtype} and shape {inputs.shape}; images must be uint8 "
-        "(N, H, W, ch), other data float32."
-    )

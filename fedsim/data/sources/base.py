@@ -23,6 +23,8 @@ class Decoded:
     num_train: int
     client_sizes: np.ndarray | None = None
     """(M, 2): training and test samples of each client, where the files hold a ready-made partition."""
+    class_names: tuple[str, ...] = ()
+    """Where the source has names for its classes, in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Source:
     name: str = ""
     train_only: bool = False
     """The published partition merges training and test set, except where this is set (Tiny-ImageNet)."""
+    has_columns: bool = False
+    """A table, so `data.label` may say which column holds the classes."""
+    computed: bool = False
+    """What `read` gives may change without its files, so it is called anew, see `store`."""
 
 
 @contextlib.contextmanager
@@ -47,25 +53,27 @@ def reading(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except (FileNotFoundError, PermissionError) as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); restore it or fetch it again.") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); put it back or make it readable.") from error
     except Exception as error:  # gzip, zip, pickle, Pillow and scipy have no common way to say it
-        reason = str(error).rstrip(".") or type(error).__name__
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise UserError(
-            f"{path} is corrupt, truncated or of another format ({reason}); remove it and fetch it again."
+            f"{path} is corrupt, truncated or of another format ({reason}); put a sound copy in its place."
         ) from error
 
 
-def check_labels(labels: np.ndarray, num_inputs: int, num_classes: int, path: Path) -> np.ndarray:
+def check_labels(labels: np.ndarray, num_inputs: int, num_classes: int, where: Path | str) -> np.ndarray:
     """Labels as int64, one per input and all in range."""
     labels = np.asarray(labels).ravel()
     if len(labels) != num_inputs:
-        raise UserError(f"{path} holds {num_inputs} inputs but {len(labels)} labels; fetch it again.")
+        raise UserError(
+            f"{where} holds {num_inputs} inputs but {len(labels)} labels; it needs one for each input."
+        )
     if labels.dtype.kind not in "iu":
-        raise UserError(f"{path} has labels of type {labels.dtype}; labels must be integers from 0 on.")
+        raise UserError(f"{where} has labels of type {labels.dtype}; labels must be integers from 0 on.")
     outside = (labels < 0) | (labels >= num_classes)
     if outside.any():
         raise UserError(
-            f"{path} has {outside.sum()} labels out of range, the first is {labels[outside][0]}; "
+            f"{where} has {outside.sum()} labels out of range, the first is {labels[outside][0]}; "
             f"with {num_classes} classes they go from 0 to {num_classes - 1}."
         )
     return labels.astype(np.int64)

@@ -1,26 +1,21 @@
 """Data sets that come as one file per image: class folders, Tiny-ImageNet, Flowers102."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from fedsim.data.sources.base import Allocate, Decoded, Source, check_labels, reading
+from fedsim.data.sources.images import in_parallel, to_array
 from fedsim.errors import UserError
 
 IMAGE_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEST_FOLDERS = ("val", "test")
 MIXED_SIZE = 64
 """Side for images of different sizes where none is given; what the papers use for Flowers102."""
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -31,21 +26,22 @@ class Listing:
     labels: np.ndarray
     num_classes: int
     num_train: int
+    class_names: tuple[str, ...] = ()
 
     def read(self, side: int, allocate: Allocate) -> Decoded:
         """Decode all images to side × side, or to their own size if that is 0 and all agree."""
         if side:
             shape = (side, side)
         else:
-            sizes = set(_map(_size, self.paths))
+            sizes = set(in_parallel(_size, self.paths))
             shape = sizes.pop() if len(sizes) == 1 else (MIXED_SIZE, MIXED_SIZE)
         inputs = allocate((len(self.paths), *shape, 3), np.uint8)
 
         def decode(row: int) -> None:
             inputs[row] = _decode(shape, self.paths[row])
 
-        _map(decode, range(len(self.paths)))
-        return Decoded(inputs, self.labels, self.num_classes, self.num_train)
+        in_parallel(decode, range(len(self.paths)))
+        return Decoded(inputs, self.labels, self.num_classes, self.num_train, class_names=self.class_names)
 
 
 def find_tree(folder: Path, num_classes: int | None = None, *, side: int = 0) -> Source | None:
@@ -64,7 +60,7 @@ def find_tree(folder: Path, num_classes: int | None = None, *, side: int = 0) ->
         for name in TEST_FOLDERS:
             test = test or _list_annotated(folder / name, classes) or _list_classes(folder / name, classes)
     paths, labels = zip(*train, *test, strict=True)
-    listing = Listing(paths, np.array(labels, dtype=np.int64), len(classes), len(train))
+    listing = Listing(paths, np.array(labels, dtype=np.int64), len(classes), len(train), tuple(classes))
     return Source(partial(listing.read, side), paths, settings=f"side {side}")
 
 
@@ -116,12 +112,6 @@ def _list_annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, in
         return [(folder / "images" / row[0], label_of[row[1]]) for row in rows]
 
 
-def _map(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Pillow releases the interpreter's lock while it decodes, so threads use every core."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(function, items))
-
-
 def _size(path: Path) -> tuple[int, int]:
     from PIL import Image
 
@@ -133,8 +123,4 @@ def _decode(shape: tuple[int, int], path: Path) -> np.ndarray:
     from PIL import Image
 
     with reading(path), Image.open(path) as image:
-        height, width = shape
-        colour = image.convert("RGB")
-        if colour.size != (width, height):
-            colour = colour.resize((width, height), Image.Resampling.BILINEAR)
-        return np.asarray(colour)
+        return to_array(image, shape)

@@ -58,12 +58,20 @@ def test_npz_of_pickled_objects(tmp_path):
         ),
         ({"y_train": np.arange(15) - 1}, "has 5 labels out of range, the first is -1"),
         ({"y_train": np.arange(14) % 3}, "holds 15 inputs but 14 labels"),
-        ({"y_train": np.linspace(0, 1, 15)}, "has labels of type float64; labels must be integers"),
+        ({"y_train": np.linspace(0, 1, 15)}, "has labels such as 0.0714286; a label must be a class"),
+        (
+            {"y_train": np.eye(15)},
+            "has labels of shape (15, 15); give one class for each sample, such as y.argmax(1)",
+        ),
         (
             {"x_train": np.zeros((15, 4, 6, 3), np.int32)},
             "inputs of type int32 and shape (15, 4, 6, 3); images",
         ),
-        ({"x_test": np.zeros((6, 5, 5, 3), np.uint8)}, "could not broadcast"),
+        (
+            {"x_test": np.zeros((6, 5, 5, 3), np.uint8)},
+            "are uint8 (4, 6, 3) and uint8 (5, 5, 3); make them alike",
+        ),
+        ({"x_test": np.zeros((6, 4, 6, 3))}, "are uint8 (4, 6, 3) and float32 (4, 6, 3); make them alike"),
     ],
 )
 def test_npz_that_contradicts_itself(tmp_path, write_npz, changes, message):
@@ -127,4 +135,4 @@ def test_a_file_that_a_table_names_but_is_missing(tmp_path):
     Image.new("RGB", (8, 8)).save(tree / "train" / "bird" / "1.png")
     (tree / "val" / "val_annotations.txt").write_text("gone.png\tbird\n")
     gone = tree / "val" / "images" / "gone.png"
-    assert refused(tree) == f"{gone} cannot be read (No such file or directory); restore it or fetch it again."
+    assert refused(tree) == f"{gone} cannot be read (No such file or directory); put it back or make it readable."

@@ -108,9 +108,53 @@ def test_settings_that_cannot_be_met_are_refused(federation, settings, message):
 
 
 def test_a_client_too_small_to_be_split_is_refused(federation, write_npz):
-    path = str(write_npz(num_train=1, num_test=0, y_train=np.zeros(3, np.int64)))
+    path = str(write_npz(num_train=1, num_test=0))
     with pytest.raises(UserError, match="client 0 gets 1 of 3 samples, too few for a training part of 75%"):
         federation(dataset=path, clients=3, partition="iid").client(0)
+
+
+@pytest.mark.parametrize(("clients", "least"), [(40, 22), (60, 14), (100, 8)])
+def test_many_clients_share_a_small_data_set_and_it_is_said(federation, clients, least):
+    made = federation(clients=clients, max_redraws=20)
+    rows = rows_of(made, clients)
+    assert np.array_equal(np.sort(np.concatenate(rows)), np.arange(1797))
+    assert min(map(len, rows)) == least
+    note = made.notes[0]
+    assert note.startswith(
+        f"digits is small for {clients} clients: the best Dirichlet draw at β = 0.1 left one with "
+    )
+    assert note.endswith(f"so the largest clients gave some of theirs until all had {least}.")
+    again = federation(clients=clients, max_redraws=20)
+    assert all(np.array_equal(a, b) for a, b in zip(rows, rows_of(again, clients), strict=True))
+
+
+def test_a_least_size_that_was_asked_for_is_never_lowered(federation):
+    with pytest.raises(
+        UserError, match=r"never gave every client 22 samples .*; raise data\.beta or data\.max_redraws"
+    ):
+        federation(clients=40, min_samples=22, max_redraws=20).client(0)
+
+
+def test_there_is_nothing_to_say_of_a_partition_that_meets_the_rules(federation):
+    assert federation(clients=4).notes == []
+
+
+def test_clients_that_hold_less_than_a_batch_are_counted(federation, write_npz):
+    made = federation(
+        dataset=str(write_npz(num_train=20, num_test=0)), clients=5, partition="iid"
+    )  # nine of twelve
+    assert made.notes == [
+        "5 of 5 clients hold less than a batch of 10 training samples and never train; lower train.batch_size or "
+        "set train.drop_last=false."
+    ]
+
+
+def test_a_partition_is_drawn_once_for_a_process_and_those_forked_from_it(federation, monkeypatch):
+    first = federation(clients=5).client(2)
+    monkeypatch.setattr(partition, "dirichlet", None)
+    assert np.array_equal(federation(clients=5).client(2).train.indices, first.train.indices)
+    with pytest.raises(TypeError):
+        federation(clients=6).client(2)
 
 
 def test_public_and_global_test_must_be_configured(federation):

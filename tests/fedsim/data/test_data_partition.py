@@ -246,3 +246,37 @@ def test_iid_refuses_fewer_samples_than_clients():
 def test_the_smallest_betas_end_with_an_error_and_not_with_a_warning(beta):
     with pytest.raises(UserError, match=r"raise data\.beta"):
         partition.dirichlet(even_labels(3, 50), 3, 10, beta, 5, 5, np.random.RandomState(1))
+
+
+def test_the_best_draw_is_handed_over_when_none_is_good_enough():
+    """It is the draw that a lower limit would have taken."""
+    labels = even_labels(4, 50)
+    with pytest.raises(
+        partition.TooUneven, match=r"never gave every client 40 samples \(the best draw: \d+\)"
+    ) as caught:
+        partition.dirichlet(labels, 4, 5, 0.1, 40, 50, np.random.RandomState(1))
+    smallest = caught.value.smallest
+    taken = partition.dirichlet(labels, 4, 5, 0.1, smallest, 50, np.random.RandomState(1))
+    assert [np.concatenate(pieces).tolist() for pieces in caught.value.best] == [rows.tolist() for rows in taken]
+    assert min(map(len, taken)) == smallest < 40
+
+
+def test_levelling_takes_from_the_largest_class_of_the_largest_client():
+    rows = np.arange(20)
+    held = [[rows[:9], rows[9:12]], [rows[12:13], rows[13:13]], [rows[13:15], rows[15:20]]]  # 12, 1 and 7
+    levelled = partition.levelled(held, 3)
+    assert [part.tolist() for part in levelled] == [
+        [*range(2, 12)],  # two of its nine of the first class have gone
+        [12, 0, 1],
+        [*range(13, 20)],
+    ]
+    assert [len(pieces[0]) for pieces in held] == [9, 1, 2], "the draw itself is left as it was"
+
+
+def test_levelling_gives_every_client_half_of_an_even_share():
+    labels = even_labels(10, 18)
+    with pytest.raises(partition.TooUneven) as caught:
+        partition.dirichlet(labels, 10, 30, 0.05, 3, 20, np.random.RandomState(3))
+    parts = partition.levelled(caught.value.best, 3)
+    assert min(map(len, parts)) == 3
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(180))

@@ -95,6 +95,16 @@ def test_the_number_of_clients_must_match(tmp_path, federation):
         _ = federation(dataset=str(tmp_path / "data"), clients=3, public_samples=2).public
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "default"),
+    [("partition", "iid", "dirichlet"), ("beta", 0.5, "0.1"), ("train_fraction", 0.5, "0.75")],
+)
+def test_what_a_ready_made_partition_would_ignore_is_refused(tmp_path, federation, option, value, default):
+    write_folder(tmp_path / "data")
+    with pytest.raises(UserError, match=rf"so data\.{option} = {value} has no effect; leave it at {default}\."):
+        federation(dataset=str(tmp_path / "data"), clients=3, **{option: value}).client(0)
+
+
 def test_files_that_do_not_fit_config_json_are_refused(tmp_path):
     folder = tmp_path / "data"
     clients = write_folder(folder)

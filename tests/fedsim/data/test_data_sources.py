@@ -17,7 +17,7 @@ from fedsim.errors import UserError
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
     """What is not found must not be fetched."""
-    monkeypatch.setattr(sources, "download", lambda name, folder: "no network in tests")
+    monkeypatch.setattr(sources, "download", lambda wanted, folder: "no network in tests")
 
 
 def some_images(number: int, *shape: int) -> np.ndarray:
@@ -294,7 +294,12 @@ def test_a_download_is_put_into_the_cache_when_complete(monkeypatch, cache):
     [
         ("cifar", "", "there is no data set 'cifar'; did you mean cifar10 or cifar100"),
         ("mnist", "nowhere", r"data\.data_dir = 'nowhere' is not a folder"),
-        ("./nowhere", "", "there is no data set at .*nowhere"),
+        (
+            "./nowhere",
+            "",
+            "there is no data set at .*nowhere; give an existing folder, .npz or .csv file, ./FILE.py",
+        ),
+        ("nowhere.csv", "", r"there is no data set at .*nowhere\.csv; give an existing folder"),
     ],
 )
 def test_names_and_paths_that_do_not_exist(name, data_dir, message):
@@ -306,3 +311,33 @@ def test_a_folder_without_data_is_refused(tmp_path):
     (tmp_path / "some" / "sub").mkdir(parents=True)
     with pytest.raises(UserError, match="holds neither class folders with images, nor idx files"):
         sources.locate(str(tmp_path / "some"))
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "table.xlsx").write_text("")
+    with pytest.raises(UserError, match=r"table\.xlsx is no \.npz and no \.csv file; convert it, or load it in a"):
+        sources.locate(str(tmp_path / "table.xlsx"))
+
+
+def test_a_folder_needs_no_slash_unless_it_has_the_name_of_a_known_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pets", "digits"):
+        for label in ("cat", "dog"):
+            save_image(tmp_path / name / label / "1.png", some_images(1, 8, 8, 3)[0])
+    assert sources.locate("pets").name == "pets"
+    with pytest.raises(UserError) as caught:
+        sources.locate("digits")
+    assert str(caught.value) == (
+        f"digits is a data set known by name and also your folder {tmp_path}/digits; write ./digits for the "
+        "folder, or work from another folder for the data set."
+    )
+    assert len(sources.locate("./digits").files) == 2
+    (tmp_path / "spiral").mkdir()  # without data in it
+    assert sources.locate("spiral").name == "spiral"
+
+
+def test_names_of_class_folders_are_kept(tmp_path):
+    for label in ("owl", "jay"):
+        save_image(tmp_path / "birds" / label / "1.png", some_images(1, 8, 8, 3)[0])
+    dataset = store.open_dataset(str(tmp_path / "birds")).dataset
+    assert dataset.class_names == ["jay", "owl"] and dataset.class_name(1) == "owl"

@@ -1,4 +1,6 @@
+import hashlib
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedsim.data import store
+from fedsim.data import Dataset, store
+from fedsim.data.dataset import fingerprint_of
 from fedsim.errors import UserError
 
 
@@ -91,13 +94,13 @@ from fedsim.data import store
 source, log, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 real_fill = store._fill
 
-def slow_fill(source, folder):
+def slow_fill(source, image_size, folder):
     with open(log, "a") as file:
         file.write(f"{os.getpid()}\\n")
     if os.path.getsize(log) == len(f"{os.getpid()}\\n"):
         os.kill(os.getpid(), 9)  # the first one dies in the middle
     time.sleep(0.2)  # the others must all be waiting by now
-    real_fill(source, folder)
+    return real_fill(source, image_size, folder)
 
 store._fill = slow_fill
 children = []
@@ -127,3 +130,30 @@ def test_many_processes_at_once_decode_once_even_if_one_is_killed(write_npz, tmp
     assert done.stdout.strip() == str([-9, *[0] * 11]), done.stderr
     assert len((tmp_path / "log").read_text().split()) == 2  # the one that died, and one after it
     assert len(copies(cache)) == 1
+
+
+def test_the_fingerprint_is_that_of_the_samples_and_not_of_the_file(write_npz, tmp_path):
+    first = store.open_dataset(str(write_npz())).dataset
+    again = store.open_dataset(str(write_npz("copy"))).dataset
+    assert len(first.fingerprint) == 32 and first.fingerprint == again.fingerprint
+    assert first.fingerprint == fingerprint_of(first), "what is stored is what the samples give"
+    images, labels = np.array(first.inputs), np.array(first.labels)
+    images[3, 0, 0, 0] ^= 1
+    changed = [
+        Dataset("own", images, first.labels, 3, first.num_train),
+        Dataset("own", first.inputs, np.roll(labels, 1), 3, first.num_train),
+        Dataset("own", first.inputs, first.labels, 3, first.num_train - 1),
+        Dataset("own", first.inputs, first.labels, 4, first.num_train),
+        Dataset("own", first.inputs[::-1], first.labels, 3, first.num_train),
+        Dataset("own", first.inputs.reshape(21, 6, 4, 3), first.labels, 3, first.num_train),
+    ]
+    assert len({first.fingerprint, *(dataset.fingerprint for dataset in changed)}) == 1 + len(changed)
+
+
+def test_the_fingerprint_is_the_same_on_every_machine():
+    """Worked out once, by hand: sha256 of the sizes, then of type, shape and bytes of inputs and labels."""
+    inputs, labels = np.array([[1.5], [2.0]], np.float32), np.array([0, 1])
+    content = b"2/1/<f4(2, 1)" + struct.pack("<2f", 1.5, 2.0) + b"/<i8(2,)" + struct.pack("<2q", 0, 1)
+    assert Dataset("two", inputs, labels, 2, 1).fingerprint == hashlib.sha256(content).hexdigest()[:32]
+    swapped = Dataset("two", inputs.astype(">f4"), labels.astype(">i8"), 2, 1)
+    assert swapped.fingerprint == Dataset("two", inputs, labels, 2, 1).fingerprint
