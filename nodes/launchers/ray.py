@@ -7,12 +7,12 @@ keys are handed to them through Ray; on every other way to start a run, secrets 
 
 import importlib
 import importlib.util
+import itertools
 import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +26,12 @@ from protocol import keys
 _EXIT_GRACE_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class RayNode:
-    """A machine of the Ray cluster."""
-
-    id: str
-    num_cpus: float
-    num_gpus: float = 0.0
-
-
-def assign(num_clients: int, nodes: Sequence[RayNode]) -> list[tuple[RayNode, list[int]]]:
-    """Blocks of ids for each machine, in proportion to its GPUs, or to its cores where no machine has a GPU."""
-    by_gpu = any(node.num_gpus for node in nodes)
-    weights = [node.num_gpus if by_gpu else node.num_cpus for node in nodes]
-    total, start, reached, result = sum(weights), 0, 0.0, []
-    for node, weight in zip(nodes, weights, strict=True):
-        reached += weight
-        end = math.floor(num_clients * reached / total + 0.5)
-        if end > start:
-            result.append((node, list(range(start, end))))
-        start = end
-    return result
+def assign(num_clients: int, machines: Sequence[Mapping[str, float]]) -> list[list[int]]:
+    """A block of ids for each, in proportion to the machines' GPUs, or to their cores where none has a GPU."""
+    kind = "GPU" if any(machine.get("GPU") for machine in machines) else "CPU"
+    reached = list(itertools.accumulate(machine.get(kind, 0.0) for machine in machines))
+    ends = [math.floor(num_clients * so_far / reached[-1] + 0.5) for so_far in reached]
+    return [list(range(start, end)) for start, end in itertools.pairwise([0, *ends])]
 
 
 def require_ray() -> None:
@@ -80,15 +65,14 @@ class RayLauncher(Launcher):
         ray = self._ray = importlib.import_module("ray")
         affinity = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
         ray.init(address=self._ray_address, logging_level="warning", log_to_driver=False)
-        nodes = [
-            RayNode(item["NodeID"], item["Resources"].get("CPU", 0.0), item["Resources"].get("GPU", 0.0))
-            for item in ray.nodes()
-            if item["Alive"]
-        ]
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        blocks = assign(self.experiment.run.clients, [node["Resources"] for node in nodes])
         reachable = address.replace("0.0.0.0", ray.util.get_node_ip_address())
         remote = ray.remote(max_retries=0)(run_host)
-        for node, ids in assign(self.experiment.run.clients, nodes):
-            there = affinity(node.id, soft=False)
+        for node, ids in zip(nodes, blocks, strict=True):
+            if not ids:
+                continue
+            there = affinity(node["NodeID"], soft=False)
             # Our own slots keep a machine from doing too much at once, so Ray need not reserve cores.
             placed = remote.options(num_cpus=0, scheduling_strategy=there)
             options = ClientOptions.of(self.experiment.cluster, connect=reachable, ids=ids)

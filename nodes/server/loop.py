@@ -259,7 +259,6 @@ class ServerLoop:
 
     def _on_joined(self, joined: Joined) -> None:
         client, member = joined.client, self._members.by_id[joined.client]
-        self._setups.setdefault(client, joined.arrays)
         self.events.say(
             "client_ready",
             client=client,
@@ -267,7 +266,9 @@ class ServerLoop:
             start_seconds=joined.ready.start_seconds,
             pss_bytes=joined.ready.pss_bytes,
         )
-        if self._setup is not None and self._send_setup(client, self._setup):  # it was started again
+        if self._setup is None:
+            self._setups[client] = joined.arrays
+        elif self._send_setup(client, self._setup):  # it was started again
             self.events.say("restored", client=client, round=member.saved_round)
             self._on_returned(client)
 

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -143,11 +143,9 @@ def require_safe_address(address: str, *, has_keys: bool, insecure: bool) -> Non
     host = host_of(address, listens=True)
     if has_keys or insecure or host == "localhost":
         return
-    try:
+    with suppress(ValueError):  # a name
         if ipaddress.ip_address(host).is_loopback:
             return
-    except ValueError:
-        pass
     raise UserError(
         f"{address} can be reached from other machines and no keys are given; make keys with `fedsim keys new` "
         "and pass --keys, or accept the risk with --insecure."

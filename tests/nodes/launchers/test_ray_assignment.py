@@ -4,17 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.launchers.ray import RayNode, assign
+from nodes.launchers.ray import assign
 
 
 def test_clients_are_shared_in_proportion_to_cores():
-    small, large = RayNode("a", 2), RayNode("b", 6)
-    assert assign(8, [small, large]) == [(small, [0, 1]), (large, [2, 3, 4, 5, 6, 7])]
+    assert assign(8, [{"CPU": 2.0}, {"CPU": 6.0}]) == [[0, 1], [2, 3, 4, 5, 6, 7]]
 
 
 def test_machines_without_a_gpu_get_none_where_others_have_one():
-    plain, fast = RayNode("a", 64), RayNode("b", 4, num_gpus=1)
-    assert assign(3, [plain, fast]) == [(fast, [0, 1, 2])]
+    assert assign(3, [{"CPU": 64.0}, {"CPU": 4.0, "GPU": 1.0}]) == [[], [0, 1, 2]]
 
 
 @given(
@@ -22,8 +20,7 @@ def test_machines_without_a_gpu_get_none_where_others_have_one():
     cores=st.lists(st.integers(1, 64), min_size=1, max_size=6),
 )
 def test_every_client_runs_on_exactly_one_machine_and_shares_are_fair(num_clients, cores):
-    assignments = assign(num_clients, [RayNode(str(i), count) for i, count in enumerate(cores)])
-    assert [client for _, ids in assignments for client in ids] == list(range(num_clients))
-    for node, ids in assignments:
-        fair = num_clients * node.num_cpus / sum(cores)
-        assert len(ids) == pytest.approx(fair, abs=1)
+    blocks = assign(num_clients, [{"CPU": float(count)} for count in cores])
+    assert [client for ids in blocks for client in ids] == list(range(num_clients))
+    for count, ids in zip(cores, blocks, strict=True):
+        assert len(ids) == pytest.approx(num_clients * count / sum(cores), abs=1)

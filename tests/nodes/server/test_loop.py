@@ -84,6 +84,22 @@ def test_what_the_cohort_costs_is_the_method_s_and_what_the_others_cost_is_not(s
             assert play.booked(purpose=purpose, **wanted) > 0 and play.booked(purpose=other, **wanted) == 0
 
 
+def test_who_is_only_asked_to_save_is_sent_nothing_else(stage: Build) -> None:
+    sections = {"run": {"clients": 4, "rounds": 2, "participation": 0.5, "evaluate_every": 9}}
+    play = stage(**sections, cluster={"checkpoint_every": 1})
+    cohort = play.learner.plan(1).cohort
+    play.run()
+    work = {"round": 1, "direction": "down", "message": "work"}
+    for client in range(4):
+        assert play.booked(client=client, payload="header", **work) == 1
+        assert (play.booked("payload_bytes", client=client, **work) > 0) == (client in cohort)
+        (asked,) = (
+            item for item in play.peers[client].heard if isinstance(item, messages.Work) and item.round == 1
+        )
+        assert asked.save and asked.train == (client in cohort) and not asked.evaluate
+    assert clients_by_round(play)[1] == 2  # the others had no part in it
+
+
 def test_a_place_has_as_many_clients_at_work_as_slots_and_the_longest_goes_first(stage: Build) -> None:
     play = stage(run={"clients": 3, "rounds": 2})
     seconds = {0: 1.0, 1: 9.0, 2: 4.0}
