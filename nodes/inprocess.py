@@ -67,7 +67,6 @@ def _run(folder: RunFolder, watcher: Watcher | None) -> int:
         use_server_threads(experiment.cluster)
         row = learner.conclude(plan, reports, sizes)
         torch.set_num_threads(1)
-        folder.add_timings(round, {client: report.seconds for client, report in reports.items()})
         events.say("round_finished", **row, seconds=time.monotonic() - begun)
 
     if learner.down:

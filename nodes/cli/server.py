@@ -51,12 +51,12 @@ def command(
     from nodes.display.report_process import draw_report
     from nodes.display.run import make_display, print_summary
     from nodes.launchers import zygote
-    from nodes.server.program import require_safe_address, serve, server_keys
+    from nodes.server.program import require_safe_address, security_from, serve
 
     if resume is not None:
         refuse_with_resume(out=out, **options)
     require_safe_address(bind, has_keys=keys_folder is not None, insecure=insecure)
-    security = server_keys(keys_folder)
+    security = security_from(keys_folder)
     zygote.preload()
     if resume is None:
         experiment = build_experiment(**options)

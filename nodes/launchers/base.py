@@ -13,7 +13,7 @@ from fedsim.results.folder import RunFolder
 from nodes.display.run import Display
 from nodes.launchers import processes, zygote
 from nodes.server.events import pipe_watcher
-from nodes.server.program import serve, server_keys
+from nodes.server.program import security_from, serve
 from protocol import keys
 from protocol.errors import AddressUnusable
 
@@ -126,7 +126,7 @@ class Launcher(ABC):
             return serve(
                 self.folder,
                 self._options.address,
-                security=server_keys(self.keys_folder),
+                security=security_from(self.keys_folder),
                 resume=self._options.resume,
                 watcher=pipe_watcher(events_out),
                 on_bound=tell,

@@ -100,6 +100,7 @@ class Learner:
         self.history.append(row)
         self.folder.add_metrics(row)
         self.folder.add_client_metrics(round, {client: recorded(given) for client, given in of_clients.items()})
+        self.folder.add_timings(round, {client: report.seconds for client, report in reports.items()})
         return row
 
     def state(self) -> State:

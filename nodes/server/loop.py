@@ -5,8 +5,6 @@ what is learned by `learner.Learner`. Only this loop knows all three.
 """
 
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fedsim.contract import Arrays
@@ -52,16 +50,9 @@ class _OpenRound:
 
 
 class ServerLoop:
-    """Drives a learner with the clients that the reception has let in. `clock` is the reception's, too."""
+    """Drives a learner with the clients that the reception has let in."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        reception: Reception,
-        events: EventLog,
-        first_round: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ):
+    def __init__(self, learner: Learner, reception: Reception, events: EventLog, first_round: int = 0):
         self.learner = learner
         self.reception = reception
         self.events = events
@@ -69,7 +60,7 @@ class ServerLoop:
         self._cluster = learner.experiment.cluster
         self._checkpoints = Checkpoints(learner.folder.checkpoints)
         self._first_round = first_round
-        self._clock = clock
+        self._clock = reception.clock
         self._stop_requested: str | None = None
         self._setups: dict[int, Arrays] = {}
         self._setup: Parcel | None = None
@@ -129,6 +120,7 @@ class ServerLoop:
     # ------------------------------------------------------------------------------------------ one round
 
     def _play(self, plan: Plan) -> None:
+        """From the first question to the server's own step."""
         round, started = plan.order.round, self._clock()
 
         # 1. Who takes part, and what goes down to them.
@@ -149,8 +141,6 @@ class ServerLoop:
 
         # 4. The server's own step.
         row = self.learner.conclude(plan, current.reports, self._members.num_train())
-        seconds = {client: report.seconds for client, report in current.reports.items()}
-        self.learner.folder.add_timings(round, seconds)
 
         # 5. A state to go on from.
         if plan.save:

@@ -1,6 +1,6 @@
 """Who has joined: which route leads to which client, where it runs, whether it is here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodes.server.rounds import Place
 from protocol.messages import Hello, Ready
@@ -54,11 +54,9 @@ class Members:
         if known is not None and known.lost_since is None and old_is_open:
             return f"client {client} has joined already from {known.place.name}."
         member = Member(client, arrived.route, Place(hello.place, hello.slots))
-        if known is not None:
+        if known is not None:  # its process is another one, what it has done stays
             self._by_route.pop(known.route, None)
-            member.saved_round, member.named_round = known.saved_round, known.named_round
-            member.train_seconds = known.train_seconds
-            member.has_answered, member.num_train = known.has_answered, known.num_train
+            member = replace(known, route=member.route, place=member.place, ready=None, lost_since=None)
         self.by_id[client] = self._by_route[arrived.route] = member
         return member
 

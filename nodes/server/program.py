@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from fedsim import assembly, metrics
 from fedsim.errors import UserError
@@ -31,27 +31,21 @@ from protocol.transport import ServerSocket
 _LAST_WORDS_SECONDS = 20
 
 
-class ServerKeys(TypedDict, total=False):
-    """What the server's socket takes from a folder of keys: its own, and who may join with which."""
-
-    keys: KeyPair
-    allowed: dict[str, int]
+Security = tuple[KeyPair | None, dict[str, int] | None]
+"""The server's own keys and who may join with which, where there are keys."""
 
 
-NO_KEYS = ServerKeys()
-
-
-def server_keys(folder: Path | None) -> ServerKeys:
+def security_from(folder: Path | None) -> Security:
     if folder is None:
-        return NO_KEYS
-    return {"keys": keys.load_secret(folder, keys.SERVER), "allowed": keys.load_allow_list(folder)}
+        return None, None
+    return keys.load_secret(folder, keys.SERVER), keys.load_allow_list(folder)
 
 
 def serve(
     folder: RunFolder,
     address: str,
     *,
-    security: ServerKeys = NO_KEYS,
+    security: Security = (None, None),
     resume: bool = False,
     watcher: Watcher | None = None,
     on_bound: Callable[[str], None] = lambda address: None,
@@ -80,7 +74,7 @@ def serve(
 
 
 def _prepare(
-    folder: RunFolder, address: str, security: ServerKeys, resume: bool
+    folder: RunFolder, address: str, security: Security, resume: bool
 ) -> tuple[Learner, Manifest | None, ServerSocket]:
     """All that can be refused, before anything in the folder is touched."""
     experiment = folder.experiment()
@@ -89,11 +83,9 @@ def _prepare(
         federation = assembly.check(experiment)
         learner = Learner(experiment, federation, folder, use_server_device(experiment.cluster))
         manifest = _restore(learner, folder) if resume else None
-        socket = ServerSocket(
-            address,
-            limits=Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE),
-            **security,
-        )
+        limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
+        own, allowed = security
+        socket = ServerSocket(address, limits=limits, keys=own, allowed=allowed)
     except (AddressUnusable, UserError):
         if not resume:
             shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind

@@ -27,9 +27,13 @@ from nodes.server.members import Member, Members
 from protocol import messages, transport
 from protocol.codec import Parcel
 from protocol.errors import PeerUnreachable
+from protocol.messages import Message
 from protocol.transport import Arrived, ServerSocket
 
 log = logging.getLogger("server")
+
+NOTHING = Parcel()
+"""Beside a message without arrays."""
 
 _GOODBYE_SECONDS = 5.0
 _MAX_REASON_CHARS = 2000  # as many as a message may carry
@@ -112,7 +116,7 @@ class Reception:
         self.states = resumed.states if resumed else secrets.token_hex(4)
         self._socket = socket
         self._border = border
-        self._clock = clock
+        self.clock = clock
         self._welcome = pack_experiment(experiment)
         self._saved_rounds = resumed.client_rounds if resumed else {}
         self._goodbye: messages.Stop | None = None
@@ -134,13 +138,7 @@ class Reception:
                     self._on_lost(event)
             yield from self._take()
 
-    def send(
-        self,
-        client: int,
-        message: messages.Message,
-        parcel: Parcel = Parcel(),  # noqa: B008
-        purpose: str = "control",
-    ) -> bool:
+    def send(self, client: int, message: Message, parcel: Parcel = NOTHING, purpose: str = "control") -> bool:
         """Hand a message over and account for it; a client that cannot be reached is `Gone`."""
         member = self.members.by_id[client]
         try:
@@ -159,10 +157,9 @@ class Reception:
         for member in self.members.by_id.values():
             if member.lost_since is None:
                 self.send(member.client, self._goodbye)
-        deadline = self._clock() + _GOODBYE_SECONDS
-        while any(c.is_open for c in self._socket.connections.all if c.client is not None):
-            if self._clock() > deadline:
-                break
+        deadline = self.clock() + _GOODBYE_SECONDS
+        connections = self._socket.connections
+        while self.clock() <= deadline and any(c.is_open for c in connections.all if c.client is not None):
             yield from self.events(0.05)
         yield from self._take()
 
@@ -214,7 +211,7 @@ class Reception:
         if member.has_answered and member.saved_round < 0:
             reason = f"client {member.client} has no saved state to go on with; use --checkpoint-every."
             self._refuse(arrived.route, member.client, reason)
-            member.lost_since = self._clock()
+            member.lost_since = self.clock()
             return
         welcome = messages.Welcome(run=self.run, states=self.states, restore=member.saved_round)
         self.send(member.client, welcome, self._welcome)
@@ -260,14 +257,14 @@ class Reception:
     # -------------------------------------------------------------------------------- losing and refusing
 
     def _lose(self, member: Member, reason: str = "") -> None:
-        member.lost_since = self._clock()
+        member.lost_since = self.clock()
         self._happened.append(Gone(member.client, reason))
 
     def _refuse(self, route: bytes, client: int, reason: str) -> None:
         self._happened.append(Refused(reason))
         self._tell(route, client, messages.Refusal(reason=reason[:_MAX_REASON_CHARS]))
 
-    def _tell(self, route: bytes, client: int, message: messages.Message) -> None:
+    def _tell(self, route: bytes, client: int, message: Message) -> None:
         """The last word to a peer, unless it has gone already."""
         with contextlib.suppress(PeerUnreachable):
             self.accounts.sent(self._socket.send(route, message), client, "control")

@@ -48,7 +48,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         for client in range(experiment.run.clients):
             server.turns.append(live(client, LoopbackClient(server, client), clock, is_cut=client == cut))
         with closing(EventLog(folder.path / "events.jsonl")) as log:
-            outcome = ServerLoop(learner, reception, log, clock=clock).run()
+            outcome = ServerLoop(learner, reception, log).run()
         assert outcome.completed and all(audit.agrees for audit in outcome.audits if not audit.closed_early)
         return folder.path
 

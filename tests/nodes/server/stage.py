@@ -133,7 +133,7 @@ class Stage:
         self.reception = Reception(self.server, self.experiment, self.learner.border, manifest, self.clock)
         self.events = EventLog(folder / "events.jsonl", self.said.append)
         first_round = manifest.round + 1 if manifest else 0
-        self.loop = ServerLoop(self.learner, self.reception, self.events, first_round, self.clock)
+        self.loop = ServerLoop(self.learner, self.reception, self.events, first_round)
         self.peers: dict[int, Peer] = {}
 
     def peer(self, client: int, habit: Callable[..., object] | None = None, **options: Any) -> Peer:
