@@ -5,6 +5,7 @@ is complete and is what goes into `config.toml` and to every client; loading tha
 experiment.
 """
 
+import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -84,6 +85,11 @@ class Data(Section, frozen=True, kw_only=True):
     global_test: bool = False
     """Keep the official test set out of the partition for the server's own metric; where a data set has
     none, a sixth of the samples."""
+
+    @property
+    def short_name(self) -> str:
+        """The data set in the name of a folder: `./own.csv` is own.csv, `./data.py:load` is data.py-load."""
+        return re.sub(r"[^\w.-]", "-", Path(self.dataset).name)
 
 
 class Model(Section, frozen=True, kw_only=True):

@@ -68,6 +68,11 @@ class Federation:
         return self._stored.dataset
 
     @property
+    def ready_made(self) -> bool:
+        """Whether the data set brings its own partition."""
+        return self._stored.client_sizes is not None
+
+    @property
     def notes(self) -> list[str]:
         """What whoever starts the experiment should know of its data, a line each."""
         train, parts = self.experiment.train, self._drawn.parts

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from nodes.cli.run import build_experiment, seed_option
+
 if TYPE_CHECKING:
     import numpy as np
 
+    from fedsim.config import Experiment
     from fedsim.data import Federation
+
+_EXAMPLES = """
+\b
+Examples:
+  fedsim data show                                   what `fedsim run` would share out
+  fedsim data show --dataset ./table.csv --set data.label=kind
+  fedsim data show --dataset ./data.py:load --clients 20 --partition iid
+  fedsim data show --config runs/some/config.toml
+"""
+
+_OWN = (
+    "Your own: the path of a folder of class folders with images, of an .npz or .csv file, or of a PFLlib folder; "
+    "./FILE.py:FUNCTION; hf:NAME_OR_PATH for Hugging Face. docs/data.md has the details."
+)
 
 
 @click.group()
@@ -22,117 +39,112 @@ def command() -> None:
 
 @command.command("list")
 def list_datasets() -> None:
-    """List the data sets known by name."""
+    """List the data sets known by name, and what your own may be."""
     from fedsim.data import sources
 
-    console = Console()
+    console = Console(highlight=False, markup=False)
     console.print(", ".join(sources.names()))
-    console.print("Your own: the path of a tree of class folders, of an .npz file, or of a PFLlib folder.")
+    console.print(_OWN)
 
 
-@command.command("show")
-@click.option("--dataset", default="digits", show_default=True, help="A name, or the path of your own data.")
-@click.option("--data-dir", default="", help="Where to look first.")
-@click.option("--clients", type=click.IntRange(min=1), default=20, show_default=True)
-@click.option(
-    "--partition",
-    type=click.Choice(["dirichlet", "pathological", "iid"]),
-    default="dirichlet",
-    show_default=True,
-)
-@click.option(
-    "--beta", type=click.FloatRange(min=0, min_open=True), default=0.1, show_default=True,
-    help="Concentration of the Dirichlet partition.",
-)  # fmt: skip
-@click.option(
-    "--classes-per-client", type=click.IntRange(min=1), default=2, show_default=True,
-    help="For the pathological partition.",
-)  # fmt: skip
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), default=10, show_default=True,
-    help="The published minimum size of a client depends on it.",
-)  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@command.command("show", epilog=_EXAMPLES)
+@click.option("--dataset", help="Name of a data set, or your own: a path, ./FILE.py:FUNCTION, hf:NAME.")
+@click.option("--data-dir", help="Where to look for data first.")
+@click.option("--clients", type=int, help="Number of clients.")
+@click.option("--partition", help="dirichlet, pathological or iid.")
+@click.option("--beta", type=float, help="Concentration of the Dirichlet partition.")
+@click.option("--classes-per-client", type=int, help="Of the pathological partition.")
+@click.option("--batch-size", type=int, help="The published least size of a client depends on it.")
+@seed_option
+@click.option("--method", help="Some methods keep public samples or a test set apart.")
+@click.option("--preset", help="Start from a table's settings or a cell: NAME, NAME/LABEL,LABEL.")
+@click.option("--config", "config_file", type=Path, help="A TOML file, such as a run's config.toml.")
+@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Any option by its name.")
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("partition"), show_default=True,
     help="Folder for the pictures.",
 )  # fmt: skip
-def show(
-    dataset: str,
-    data_dir: str,
-    clients: int,
-    partition: Literal["dirichlet", "pathological", "iid"],
-    beta: float,
-    classes_per_client: int,
-    batch_size: int,
-    seed: int,
-    out: Path,
-) -> None:
-    """Draw a partition and print what every client holds."""
-    from fedsim.config import Data, Experiment, Run, Train
+def show(out: Path, **options: Any) -> None:
+    """Draw a partition and print what every client holds; without options, that of `fedsim run`."""
+    experiment = build_experiment(**options)
+
     from fedsim.data import Federation
     from fedsim.results.plots import data as data_plots
 
-    settings = Data(
-        dataset=dataset,
-        data_dir=data_dir,
-        partition=partition,
-        beta=beta,
-        classes_per_client=classes_per_client,
-    )
-    experiment = Experiment(run=Run(clients=clients, seed=seed), data=settings, train=Train(batch_size=batch_size))
     federation = Federation(experiment)
     train_MC, test_MC = federation.class_counts()
     counts_MC = train_MC + test_MC  # together, as the papers draw them
 
-    console = Console()
-    console.print(_clients_table(federation, counts_MC))
-    console.print(_classes_table(counts_MC))
-    console.print(_summary(counts_MC))
-    detail = {
-        "dirichlet": f" β = {beta:g}",
-        "pathological": f" {classes_per_client} classes per client",
-        "iid": "",
-    }
-    title = f"{federation.dataset.name}, {partition}{detail[partition]}, {clients} clients, seed {seed}"
-    for draw, name in ((data_plots.draw_bubbles, "bubbles"), (data_plots.draw_heat_map, "heat_map")):
-        for path in draw(counts_MC, title, out / f"{federation.dataset.name}_{partition}_{clients}_{name}"):
+    console = Console(highlight=False, markup=False)
+    for line in (*_description(federation), *federation.notes):
+        console.print(line)
+    console.print(_clients_table(federation, train_MC, test_MC))
+    console.print(_classes_table(federation, train_MC, counts_MC))
+    console.print(_summary(train_MC, counts_MC))
+    name, run = federation.dataset.name, experiment.run
+    rule = "ready-made" if federation.ready_made else experiment.data.partition
+    title = f"{name}, {_rule(experiment, rule)}, {run.clients} clients, seed {experiment.data.seed or run.seed}"
+    for draw, kind in ((data_plots.draw_bubbles, "bubbles"), (data_plots.draw_heat_map, "heat_map")):
+        for path in draw(counts_MC, title, out / f"{name}_{rule}_{run.clients}_{kind}"):
             console.print(f"wrote {path}", soft_wrap=True)
 
 
-def _clients_table(federation: Federation, counts_MC: np.ndarray) -> Table:
-    table = Table("client", title=f"{federation.dataset.name}: {counts_MC.sum():,} samples")
+def _rule(experiment: Experiment, rule: str) -> str:
+    data = experiment.data
+    detail = {"dirichlet": f" β = {data.beta:g}", "pathological": f" {data.classes_per_client} classes per client"}
+    return rule + detail.get(rule, "")
+
+
+def _description(federation: Federation) -> list[str]:
+    dataset = federation.dataset
+    size = "x".join(map(str, dataset.input_shape))
+    kind = (
+        f"images {size}, bytes scaled to [-1, 1]" if dataset.inputs.dtype.kind == "u" else f"{size} numbers each"
+    )
+    num_test = len(dataset.labels) - dataset.num_train
+    parts = f" ({dataset.num_train:,} for training, {num_test:,} for test)" if num_test else ""
+    return [
+        f"{dataset.name}: {len(dataset.labels):,} samples{parts} of {dataset.num_classes} classes, {kind}",
+        f"fingerprint {dataset.fingerprint}",
+    ]
+
+
+def _clients_table(federation: Federation, train_MC: np.ndarray, test_MC: np.ndarray) -> Table:
+    """The columns that the report has, too: a client's classes are those that it trains on."""
+    table = Table("client", title=f"Clients: {(train_MC + test_MC).sum():,} samples")
     for heading in ("train", "test", "all", "classes"):
-        table.add_column(heading, justify="right")
-    table.add_column("largest classes (samples)")
-    for client, counts_C in enumerate(counts_MC):
-        data = federation.client(client)
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("largest classes (samples)", no_wrap=True, overflow="ellipsis")
+    for client, (train_C, test_C) in enumerate(zip(train_MC, test_MC, strict=True)):
+        counts_C = train_C + test_C
         largest = [label for label in counts_C.argsort()[::-1][:3] if counts_C[label]]
         table.add_row(
             str(client),
-            f"{len(data.train):,}",
-            f"{len(data.test):,}",
+            f"{train_C.sum():,}",
+            f"{test_C.sum():,}",
             f"{counts_C.sum():,}",
-            str((counts_C > 0).sum()),
-            ", ".join(f"{label} ({counts_C[label]:,})" for label in largest),
+            str((train_C > 0).sum()),
+            ", ".join(f"{federation.dataset.class_name(label)} ({counts_C[label]:,})" for label in largest),
         )
     return table
 
 
-def _classes_table(counts_MC: np.ndarray) -> Table:
+def _classes_table(federation: Federation, train_MC: np.ndarray, counts_MC: np.ndarray) -> Table:
     """One row per number of samples and holders: a hundred equal classes are one row."""
     alike: dict[tuple[int, int], list[int]] = {}
-    for label, counts_M in enumerate(counts_MC.T):
-        alike.setdefault((int(counts_M.sum()), int((counts_M > 0).sum())), []).append(label)
+    for label, (train_M, counts_M) in enumerate(zip(train_MC.T, counts_MC.T, strict=True)):
+        alike.setdefault((int(counts_M.sum()), int((train_M > 0).sum())), []).append(label)
+    dataset = federation.dataset
     table = Table("classes", title="Classes")
-    table.add_column("samples", justify="right")
-    table.add_column("clients that hold it", justify="right")
+    table.add_column("samples", justify="right", no_wrap=True)
+    table.add_column("clients that train on it", justify="right", no_wrap=True)
     for (samples, holders), labels in sorted(alike.items(), key=lambda item: item[1]):
-        table.add_row(_ranges(labels), f"{samples:,}", str(holders))
+        named = ", ".join(map(dataset.class_name, labels)) if dataset.class_names else _ranges(labels)
+        table.add_row(named, f"{samples:,}", str(holders))
     return table
 
 
-def _summary(counts_MC: np.ndarray) -> str:
+def _summary(train_MC: np.ndarray, counts_MC: np.ndarray) -> str:
     import numpy as np
 
     sizes_M = counts_MC.sum(axis=1)
@@ -141,8 +153,8 @@ def _summary(counts_MC: np.ndarray) -> str:
     distance_M = np.abs(counts_MC / sizes_M[:, None] - overall_C).sum(axis=1) / 2
     return (
         f"Client sizes {sizes_M.min():,} to {sizes_M.max():,}, median {np.median(sizes_M):,.0f}, "
-        f"imbalance {sizes_M.max() / sizes_M.min():.1f}; {(counts_MC > 0).sum():,} (client, class) pairs; "
-        f"distance from iid {distance_M.mean():.2f} (0: iid, 1: nothing in common)."
+        f"imbalance {sizes_M.max() / sizes_M.min():.1f}; {(train_MC > 0).sum():,} (client, class) pairs to train "
+        f"on; distance from iid {distance_M.mean():.2f} (0: iid, 1: nothing in common)."
     )
 
 

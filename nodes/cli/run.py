@@ -217,8 +217,8 @@ def _print_commands(experiment: Experiment, out: Path | None, port: int) -> int:
 
 
 def default_folder(experiment: Experiment) -> Path:
-    dataset = Path(experiment.data.dataset).name
-    return Path("runs") / f"{experiment.method_name}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    what = f"{experiment.method_name}-{experiment.data.short_name}"
+    return Path("runs") / f"{what}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _check(experiment: Experiment) -> None:

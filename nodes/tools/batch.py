@@ -6,7 +6,6 @@ result. So the same experiment in two tables is run once, and a command that is 
 
 import hashlib
 import json
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -165,8 +164,9 @@ def identity(experiment: Experiment) -> str:
 
 
 def folder_of(out: Path, experiment: Experiment) -> Path:
-    dataset = re.sub(r"[^\w.-]", "-", Path(experiment.data.dataset).name)
-    name = f"{experiment.method_name}-{dataset}-seed{experiment.run.seed}-{identity(experiment)}"
+    name = (
+        f"{experiment.method_name}-{experiment.data.short_name}-seed{experiment.run.seed}-{identity(experiment)}"
+    )
     return out / name
 
 
