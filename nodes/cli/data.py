@@ -72,6 +72,7 @@ def show(
     from fedsim.config import Data, Experiment, Run, Train
     from fedsim.data import Federation
     from fedsim.results.plots import data as data_plots
+    from fedsim.results.plots.drawing import save
 
     settings = Data(
         dataset=dataset,
@@ -96,7 +97,8 @@ def show(
     }
     title = f"{federation.dataset.name}, {partition}{detail[partition]}, {clients} clients, seed {seed}"
     for draw, name in ((data_plots.draw_bubbles, "bubbles"), (data_plots.draw_heat_map, "heat_map")):
-        for path in draw(counts_MC, title, out / f"{federation.dataset.name}_{partition}_{clients}_{name}"):
+        stem = out / f"{federation.dataset.name}_{partition}_{clients}_{name}"
+        for path in save(draw(counts_MC, title), stem):
             console.print(f"wrote {path}", soft_wrap=True)
 
 
