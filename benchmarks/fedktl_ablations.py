@@ -68,7 +68,7 @@ def main() -> None:
             for name in names
         },
     )
-    curves = {of: run.metrics.known("accuracy")[1] for of, run in runs.items()}
+    curves = {of: run.series("accuracy").to_numpy() for of, run in runs.items()}
     rows = []
     for name in names:
         variant = VARIANTS[name]

@@ -100,7 +100,7 @@ def percent(share: float | None) -> str:
 
 def check_metrics(metrics: Mapping[str, float], where: str) -> None:
     """A client's. The server computes with the numbers of samples, so they must be numbers of samples."""
-    tests = _tests_of(metrics)
+    tests = tests_of(metrics)
     _check_names(metrics.keys() - _FOR_CLIENTS, _TAKEN | {f"{prefix}accuracy" for prefix in tests}, where)
     for prefix in tests:
         given = {name: metrics.get(name) for name in (f"{prefix}correct", f"{prefix}tested")}
@@ -141,7 +141,7 @@ def _pooled(of_clients: Sequence[Mapping[str, float]], metric: str) -> Row:
     shares = [metrics["correct"] / metrics["tested"] for metrics in of_clients if metrics.get("tested")]
     correct, tested = _counts(of_clients, "")
     pooled, mean = _share(correct, tested), _mean(shares)
-    tests = sorted({prefix for metrics in of_clients for prefix in _tests_of(metrics)} - {""})
+    tests = sorted({prefix for metrics in of_clients for prefix in tests_of(metrics)} - {""})
     own = dict.fromkeys(name for metrics in of_clients for name in metrics if not _is_count(name))
     own.pop("loss", None)
     return {
@@ -165,7 +165,7 @@ def _check_names(names: Collection[str], taken: Collection[str], where: str) -> 
             raise ContractError(f"{where}: metric {name!r} has a name that is taken; give it another")
 
 
-def _tests_of(metrics: Iterable[str]) -> list[str]:
+def tests_of(metrics: Iterable[str]) -> list[str]:
     """The tests that a client was put to: "" for its own test set, "global_" for `global_correct`."""
     return sorted({name.removesuffix(name.rpartition("_")[2]) for name in metrics if _is_count(name)})
 

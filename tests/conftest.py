@@ -78,11 +78,13 @@ def cluster(python: Start, tmp_path: Path) -> Callable[..., Run]:
 
 @pytest.fixture
 def run_changed(python: Start, tmp_path: Path) -> Callable[..., Run]:
-    """`run_changed(client="...")`: a run with a method whose client or server does one thing more."""
+    """`run_changed(client="...")`: a run with a method whose client or server does one thing more, or with a
+    `source` of its own."""
 
-    def start(*options: str, client: str = "pass", server: str = "pass") -> Run:
+    def start(*options: str, client: str = "pass", server: str = "pass", source: str = "") -> Run:
         (tmp_path / "methods").mkdir()
-        (tmp_path / "methods" / "bad.py").write_text(CHANGED_METHOD.format(client=client, server=server))
+        source = source or CHANGED_METHOD.format(client=client, server=server)
+        (tmp_path / "methods" / "bad.py").write_text(source)
         (tmp_path / "runner.py").write_text(RUNNER)
         experiment = (*TINY, "--method", "bad", "--out", "run")
         return Run(python(tmp_path / "runner.py", tmp_path / "methods", *experiment, *options), tmp_path / "run")

@@ -1,13 +1,14 @@
 """A run folder read back: `run = load(path)`. Finished or interrupted, all that there is, checked as it is read.
 
-Needs no torch and no data set, so that a folder can be looked at on any machine.
+Tables are pandas DataFrames, with NaN where a field is empty. Needs no torch and no data set, so that a folder can
+be looked at on any machine.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,82 +16,40 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from pandas import DataFrame, Series
 from safetensors import SafetensorError, safe_open
 
 from fedsim.config import Experiment, read_toml
 from fedsim.errors import UserError
-from fedsim.metrics import CLIENT_COLUMNS
-from fedsim.results.folder import PARTITION_COLUMNS, SERVER_TIMING_COLUMNS, TIMING_COLUMNS
+from fedsim.metrics import CLIENT_COLUMNS, ROUND_COLUMNS, BestAndLast, best_and_last, tests_of
+from fedsim.results.folder import PARTITION_COLUMNS, SERVER_TIMING_COLUMNS, TIMING_COLUMNS, RunFolder
 from fedsim.results.wording import counted
 
-Kinds = Mapping[str, type]
+LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
+_TABLES: Mapping[str, Mapping[str, type]] = {
+    "metrics": dict.fromkeys(ROUND_COLUMNS, float) | {"round": int},
+    "clients": dict.fromkeys(CLIENT_COLUMNS, float) | {"round": int, "client": int},
+    "timings": dict.fromkeys(TIMING_COLUMNS, float) | {"round": int, "client": int},
+    "server_timings": dict.fromkeys(SERVER_TIMING_COLUMNS, float) | {"round": int, "part": str},
+    "ledger": dict.fromkeys(("direction", "purpose", "message", "payload"), str)
+    | dict.fromkeys(("round", "client", "frames", *LEVELS), int),
+    "partition": dict.fromkeys(PARTITION_COLUMNS, int),
+}
 """The columns that a table must have, and what is in them; any others are numbers."""
 
-METRICS: Kinds = {"round": int} | dict.fromkeys(
-    ("accuracy", "pooled_accuracy", "client_mean_accuracy", "correct", "tested", "clients", "train_loss"), float
-)
-"""Further columns are what a method's server reports."""
-CLIENTS: Kinds = dict.fromkeys(CLIENT_COLUMNS, float) | {"round": int, "client": int}
-TIMINGS: Kinds = dict.fromkeys(TIMING_COLUMNS, float) | {"round": int, "client": int}
-SERVER_TIMINGS: Kinds = dict.fromkeys(SERVER_TIMING_COLUMNS, float) | {"round": int, "part": str}
-PARTITION: Kinds = dict.fromkeys(PARTITION_COLUMNS, int)
-LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
-LEDGER: Kinds = (
-    {"round": int, "client": int}
-    | dict.fromkeys(("direction", "purpose", "message", "payload"), str)
-    | dict.fromkeys(("frames", *LEVELS), int)
-)
 
-
-class Table:
-    """Columns as arrays: words, whole numbers, or numbers with NaN for an empty field."""
-
-    def __init__(self, columns: Mapping[str, np.ndarray]):
-        self.columns = dict(columns)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.columns
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
-
-    def where(self, **wanted: Any) -> Table:
-        """The rows with these values: `ledger.where(direction="up", round=3)`."""
-        chosen = np.ones(len(self), dtype=bool)
-        for name, value in wanted.items():
-            chosen &= self[name] == value
-        return self.only(chosen)
-
-    def only(self, chosen: np.ndarray) -> Table:
-        """The rows for which an array of truths says so."""
-        return Table({name: column[chosen] for name, column in self.columns.items()})
-
-    def known(self, name: str, by: str = "round") -> tuple[np.ndarray, np.ndarray]:
-        """The column `by` and a column of numbers, both where the latter has a value."""
-        has_value = ~np.isnan(self[name].astype(float))
-        return self[by][has_value], self[name][has_value]
-
-    def best(self, name: str) -> tuple[int, float] | None:
-        """The round in which a column is largest, the earliest of equals, and its value there."""
-        rounds, values = self.known(name)
-        return (int(rounds[values.argmax()]), float(values.max())) if len(values) else None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LoadedRun:
     """One run. What an interrupted run did not get to write is empty, or None."""
 
     path: Path
     experiment: Experiment
-    metrics: Table
-    clients: Table
-    timings: Table
-    server_timings: Table
-    ledger: Table
-    partition: Table
+    metrics: DataFrame
+    clients: DataFrame
+    timings: DataFrame
+    server_timings: DataFrame
+    ledger: DataFrame
+    partition: DataFrame
     summary: dict[str, Any] | None
 
     @property
@@ -110,8 +69,8 @@ class LoadedRun:
 
     @property
     def num_rounds(self) -> int:
-        """Rounds that were trained."""
-        return int(np.sum(~np.isnan(self.metrics["train_loss"])))
+        """Rounds that were trained: the one after them only evaluates."""
+        return int((self.metrics["round"] != self.experiment.run.rounds).sum())
 
     @property
     def completed(self) -> bool:
@@ -124,13 +83,31 @@ class LoadedRun:
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """Round and accuracy; the earliest of equals, as in the summary."""
-        return self.metrics.best("accuracy")
+        """Round and accuracy, as in the summary."""
+        found = self.best_and_last("accuracy")
+        return (found.best_round, found.best) if found else None
 
     @property
     def final_accuracy(self) -> float | None:
-        shares = self.metrics.known("accuracy")[1]
-        return float(shares[-1]) if len(shares) else None
+        found = self.best_and_last("accuracy")
+        return found.last if found else None
+
+    def series(self, name: str) -> Series:
+        """A column of metrics.csv by round, where it has a finite value; empty for a name that no round has."""
+        column = self.metrics.set_index("round").get(name, Series(dtype=float))
+        return column[np.isfinite(column)]
+
+    def best_and_last(self, name: str) -> BestAndLast | None:
+        """Of a column of metrics.csv; None where it was never measured."""
+        return best_and_last(self.series(name).items())
+
+    @cached_property
+    def client_shares(self) -> DataFrame:
+        """clients.csv with `accuracy` for `correct` of `tested`, and so on for further tests; NaN: not tested."""
+        table = self.clients.copy()
+        for prefix in tests_of(table):
+            table[f"{prefix}accuracy"] = table.pop(f"{prefix}correct") / table.pop(f"{prefix}tested")
+        return table
 
     @property
     def seconds(self) -> float:
@@ -142,7 +119,8 @@ class LoadedRun:
 
     def wire_bytes(self, direction: str) -> int | None:
         """Everything that went over the wire; None where there was no wire, or no ledger was written."""
-        return int(self.ledger.where(direction=direction)["wire_bytes"].sum()) if len(self.ledger) else None
+        sent = self.ledger["wire_bytes"][self.ledger["direction"] == direction]
+        return int(sent.sum()) if len(self.ledger) else None
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
@@ -176,22 +154,11 @@ def load(path: Path) -> LoadedRun:
     """Read a run folder."""
     if not path.is_dir():
         raise UserError(f"there is no run folder {path}.")
-    if not (path / "config.toml").is_file():
-        raise UserError(f"{path} is not a run folder: it has no config.toml.")
-    metrics = _table(path / "metrics.csv", METRICS)
-    if not len(metrics):
+    RunFolder.open(path)  # is it one?
+    tables = {name: _table(path / f"{name}.csv", columns) for name, columns in _TABLES.items()}
+    if not len(tables["metrics"]):
         raise UserError(f"{path} has no finished round yet, so there is nothing to show; let the run go on first.")
-    return LoadedRun(
-        path=path,
-        experiment=_experiment(path),
-        metrics=metrics,
-        clients=_table(path / "clients.csv", CLIENTS),
-        timings=_table(path / "timings.csv", TIMINGS),
-        server_timings=_table(path / "server_timings.csv", SERVER_TIMINGS),
-        ledger=_table(path / "ledger.csv", LEDGER),
-        partition=_table(path / "partition.csv", PARTITION),
-        summary=_summary(path / "summary.json"),
-    )
+    return LoadedRun(path, _experiment(path), **tables, summary=_summary(path / "summary.json"))
 
 
 def _experiment(path: Path) -> Experiment:
@@ -208,44 +175,30 @@ def _other_version(path: Path, reason: str) -> UserError:
     )
 
 
-def _table(path: Path, needed: Kinds) -> Table:
+def _table(path: Path, needed: Mapping[str, type]) -> DataFrame:
     """A CSV file; a last line that a crash cut off does not count, any other that is broken is an error."""
     if not path.exists():
-        return Table({name: np.empty(0, kind) for name, kind in needed.items()})
-    text = path.read_text(errors="replace")
-    reader = csv.reader(text[: text.rfind("\n") + 1].split("\n")[:-1])
-    names = next(reader, [])
+        return DataFrame({name: Series(dtype=kind) for name, kind in needed.items()})
+    *lines, _ = path.read_text(errors="replace").split("\n")
+    names, *rows = csv.reader(lines or [""])
     if missing := [name for name in needed if name not in names]:
         raise _other_version(path.parent, f"{path.name} has no column {missing[0]!r}")
-    rows = []
-    for row in reader:
+    for line, row in enumerate(rows, 2):
         if len(row) != len(names):
-            raise _broken(path, reader.line_num, f"{len(row)} fields instead of {len(names)}")
-        rows.append(row)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    return Table(
-        {
-            name: _column(path, name, values, needed.get(name, float))
-            for name, values in zip(names, columns, strict=True)
-        }
-    )
+            raise _broken(path, line, f"{len(row)} fields instead of {len(names)}")
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return DataFrame({name: _column(path, name, columns[name], needed.get(name, float)) for name in names})
 
 
-def _column(path: Path, name: str, values: tuple[str, ...], kind: type) -> np.ndarray:
-    convert: Callable[[str], object] = (lambda value: float(value or "nan")) if kind is float else kind
-    try:
-        return np.array([convert(value) for value in values], dtype=kind)
-    except ValueError:
-        line, value = next((line, value) for line, value in enumerate(values, 2) if _fails(convert, value))
-        raise _broken(path, line, f"{name} = {value!r} is not a number") from None
-
-
-def _fails(convert: Callable[[str], object], value: str) -> bool:
-    try:
-        convert(value)
-    except ValueError:
-        return True
-    return False
+def _column(path: Path, name: str, values: Sequence[str], kind: type) -> Series:
+    """An empty field is a number that is not known; words and whole numbers always are."""
+    column = []
+    for line, value in enumerate(values, 2):
+        try:
+            column.append(float(value or "nan") if kind is float else kind(value))
+        except ValueError:
+            raise _broken(path, line, f"{name} = {value!r} is not a number") from None
+    return Series(column, dtype=kind)
 
 
 def _broken(path: Path, line: int, reason: str) -> UserError:

@@ -2,18 +2,6 @@
 
 from typing import Any
 
-FURTHER_ACCURACIES = {
-    "server_accuracy": "server",
-    "trained_accuracy": "clients before distillation",
-    "distilled_accuracy": "clients after distillation",
-    "global_accuracy": "clients on the global test set",
-}
-"""Column of metrics.csv -> whose accuracy it is, beside the clients' own, where a method measures it."""
-
-
-def percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.2f} %"
-
 
 def counted(number: int, noun: str) -> str:
     """`1 round`, `2 rounds`."""

@@ -70,6 +70,7 @@ def show(out: Path, **options: Any) -> None:
 
     from fedsim.data import Federation
     from fedsim.results.plots import data as data_plots
+    from fedsim.results.plots.drawing import save
 
     federation = Federation(experiment)
     train_MC, test_MC = federation.class_counts()
@@ -85,7 +86,7 @@ def show(out: Path, **options: Any) -> None:
     rule = "ready-made" if federation.ready_made else experiment.data.partition
     title = f"{name}, {_rule(experiment, rule)}, {run.clients} clients, seed {experiment.data.seed or run.seed}"
     for draw, kind in ((data_plots.draw_bubbles, "bubbles"), (data_plots.draw_heat_map, "heat_map")):
-        for path in draw(counts_MC, title, out / f"{name}_{rule}_{run.clients}_{kind}"):
+        for path in save(draw(counts_MC, title), out / f"{name}_{rule}_{run.clients}_{kind}"):
             console.print(f"wrote {path}", soft_wrap=True)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pandas import DataFrame, read_csv
+from pandas import DataFrame
 from rich.console import Console
 
 from fedsim import assembly, config, methods
@@ -119,7 +119,7 @@ def flows_of(
     num_rounds = run.experiment.run.rounds - 1
     printed = printed_costs(run.experiment) if num_rounds == 1 else {}
     beat_bytes = {"up": wire.ping_bytes(curve=curve), "down": wire.pong_bytes(curve=curve)}
-    ledger = read_csv(run.path / "ledger.csv")
+    ledger = run.ledger
     is_whole = ledger["round"].between(1, num_rounds)
     is_setup = (ledger["purpose"] == "setup") & (ledger["round"] == BEFORE_FIRST_ROUND)
     flows, setups = [], []

@@ -4,193 +4,131 @@ Dimensions: M clients, R rounds.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.figure import Figure
+from pandas import DataFrame, Series
 
+from fedsim.metrics import KNOWN, describe
 from fedsim.results.load import LoadedRun
 from fedsim.results.plots import drawing
-from fedsim.results.plots.drawing import INK, MUTED, PALETTE
-from fedsim.results.wording import FURTHER_ACCURACIES, size
+from fedsim.results.plots.drawing import INK, PALETTE, comparison, plot
+from fedsim.results.wording import size
 
 WIDE_RANGE = 20
 """From this ratio on between the costs of several runs, a linear axis would squeeze the cheap ones together."""
 MAX_NUMBERED_CLIENTS = 30
-LINES = {"pooled_accuracy": "all samples", "client_mean_accuracy": "mean client", **FURTHER_ACCURACIES}
+BYTES = "bytes on the wire, up and down"
 
 
-def draw_by_round(run: LoadedRun, stem: Path) -> list[Path]:
-    """All accuracies that the run measured, and where nine of ten clients are."""
+@plot(
+    "accuracy_by_round", "Accuracy by round",
+    "Measured at the start of a round, with what the rounds before have taught. The band holds nine of ten "
+    "clients; the ring marks the best round.",
+)  # fmt: skip
+def draw_by_round(run: LoadedRun) -> Figure | None:
     if run.best is None:
-        return []
-    figure = drawing.new_figure()
-    axes = figure.add_subplot()
-    bands = client_bands(run)
-    if len(bands):
-        rounds, low, high = bands.T
-        axes.fill_between(rounds, 100 * low, 100 * high, color=PALETTE[0], alpha=0.14, linewidth=0)
-    ends = []
-    for index, (name, label) in enumerate(LINES.items()):
-        if name in run.metrics and len(run.metrics.known(name)[0]):
-            rounds, shares = run.metrics.known(name)
-            ends.append(
-                _curve(axes, rounds, shares, f"{label.removeprefix('clients ')} {100 * shares[-1]:.1f} %", index)
-            )
+        return None
+    figure, axes = drawing.new_axes()
+    shares_MR = 100 * client_accuracies(run)
+    low_R, high_R = shares_MR.quantile([0.05, 0.95]).to_numpy()
+    axes.fill_between(shares_MR.columns, low_R, high_R, color=PALETTE[0], alpha=0.14, linewidth=0)
+    # Known ones first, so that each has the same colour in every report.
+    names = [name for name in dict.fromkeys([*KNOWN, *run.metrics]) if describe(name).plot == "accuracy"]
+    lines = [(describe(name).label, 100 * run.series(name)) for name in names]
+    lines = [(f"{label} {shares.iloc[-1]:.1f} %" if len(shares) else "", shares) for label, shares in lines]
+    drawing.draw_lines(axes, lines, y_label="accuracy, %")
     best_round, best = run.best
     axes.plot(
         [best_round], [100 * best], "o", markersize=7, markerfacecolor="none", color=INK, markeredgewidth=1.2
     )
-    _label(axes, "round")
-    drawing.whole_numbers(axes)
-    drawing.label_ends(axes, ends)
-    return drawing.save(figure, stem)
+    return figure
 
 
-def draw_by_bytes(run: LoadedRun, stem: Path) -> list[Path]:
-    """What each accuracy had cost by the time it was measured."""
+@plot(
+    "accuracy_by_bytes", "Accuracy by bytes",
+    "All that the method had sent up and down when the accuracy was measured, with framing and headers.",
+)  # fmt: skip
+def draw_by_bytes(run: LoadedRun) -> Figure | None:
     if run.best is None or not len(run.ledger):
-        return []
-    figure = drawing.new_figure()
-    axes = figure.add_subplot()
-    cost, shares = accuracy_by_bytes(run)
-    end = _curve(axes, cost, shares, f"{100 * shares[-1]:.1f} %\n{size(int(cost[-1]))}", 0)
-    _label(axes, "bytes on the wire, up and down")
-    axes.xaxis.set_major_formatter(FuncFormatter(short_size))
-    drawing.label_ends(axes, [end])
-    return drawing.save(figure, stem)
+        return None
+    shares = accuracy_by_bytes(run)
+    return _curves([(f"{shares.iloc[-1]:.1f} %\n{size(int(shares.index[-1]))}", shares)], BYTES)
 
 
-def draw_clients(run: LoadedRun, stem: Path) -> list[Path]:
-    """One row a client, one column a round; the last accuracy beside it."""
-    clients, rounds, shares_MR = client_accuracies(run)
-    if not len(clients):
-        return []
-    numbered = len(clients) <= MAX_NUMBERED_CLIENTS
-    figure = drawing.new_figure(height=max(1.8, 0.9 + 0.2 * len(clients)) if numbered else 3.6)
-    axes = figure.add_subplot()
+@plot(
+    "accuracy_of_clients", "Accuracy of every client",
+    "On each client's own test samples, in percent; the number at the end of a row is the last one.",
+)  # fmt: skip
+def draw_clients(run: LoadedRun) -> Figure | None:
+    shares_MR = client_accuracies(run)
+    num_clients, num_rounds = shares_MR.shape
+    if not num_clients:
+        return None
+    numbered = num_clients <= MAX_NUMBERED_CLIENTS
+    figure, axes = drawing.new_axes(height=max(1.8, 0.9 + 0.2 * num_clients) if numbered else 3.6)
     image = axes.imshow(100 * shares_MR, aspect="auto", cmap="cividis", vmin=0, vmax=100, interpolation="nearest")
     axes.spines[:].set_visible(False)
     axes.set_xlabel("round")
     axes.set_ylabel("client")
-    columns = _ticks(len(rounds), 10)
-    axes.set_xticks(columns, [str(rounds[column]) for column in columns])
-    rows = range(len(clients)) if numbered else _ticks(len(clients), 20)
-    axes.set_yticks(list(rows), [str(clients[row]) for row in rows])
+    columns = list(range(0, num_rounds, -(-num_rounds // 10)))
+    axes.set_xticks(columns, shares_MR.columns[columns])
+    rows = list(range(0, num_clients, 1 if numbered else -(-num_clients // 20)))
+    axes.set_yticks(rows, shares_MR.index[rows])
     figure.colorbar(image, ax=axes, label="accuracy, %", fraction=0.05, pad=0.12 if numbered else 0.03)
     if numbered:
-        for row, last in enumerate(_last_known(shares_MR)):
-            text = "–" if np.isnan(last) else f"{100 * last:.0f}"
-            axes.text(len(rounds) - 0.35, row, text, va="center", fontsize=7.5, color=INK)
-    return drawing.save(figure, stem)
+        for row, last in enumerate(shares_MR.ffill(axis=1).iloc[:, -1]):
+            axes.text(num_rounds - 0.35, row, f"{100 * last:.0f}", va="center", fontsize=7.5, color=INK)
+    return figure
 
 
-def draw_comparison_by_round(runs: Mapping[str, LoadedRun], stem: Path) -> list[Path]:
-    """All runs in one picture."""
-    return _compare(runs, "round", stem)
+@comparison("accuracy_by_round", "Accuracy by round", "The number beside a name is the run's last accuracy.")
+def compare_by_round(runs: Mapping[str, LoadedRun]) -> Figure | None:
+    return _compare({name: 100 * run.series("accuracy") for name, run in runs.items()}, "round")
 
 
-def draw_comparison_by_bytes(runs: Mapping[str, LoadedRun], stem: Path) -> list[Path]:
-    """All runs that have a wire, by what each accuracy had cost."""
-    return _compare(
-        {name: run for name, run in runs.items() if len(run.ledger)}, "bytes on the wire, up and down", stem
-    )
+@comparison(
+    "accuracy_by_bytes", "Accuracy by bytes",
+    "All that a method had sent up and down when the accuracy was measured, with framing and headers.",
+)  # fmt: skip
+def compare_by_bytes(runs: Mapping[str, LoadedRun]) -> Figure | None:
+    """Of all runs that have a wire."""
+    return _compare({name: accuracy_by_bytes(run) for name, run in runs.items() if len(run.ledger)}, BYTES)
 
 
-def _compare(runs: Mapping[str, LoadedRun], unit: str, stem: Path) -> list[Path]:
-    runs = {name: run for name, run in runs.items() if run.best is not None}
-    if not runs:
-        return []
-    figure = drawing.new_figure(width=7.2, height=4.0)
-    axes = figure.add_subplot()
-    ends, largest = [], []
-    for index, (name, run) in enumerate(runs.items()):
-        places, shares = run.metrics.known("accuracy") if unit == "round" else accuracy_by_bytes(run)
-        ends.append(_curve(axes, places, shares, f"{name} {100 * shares[-1]:.1f}", index))
-        largest.append(float(places[-1]))
-    _label(axes, unit)
-    if unit == "round":
-        drawing.whole_numbers(axes)
-    else:
+def _compare(series: Mapping[str, Series], x_label: str) -> Figure | None:
+    lines = [(f"{name} {shares.iloc[-1]:.1f}", shares) for name, shares in series.items() if len(shares)]
+    return _curves(lines, x_label, width=7.2, height=4.0) if lines else None
+
+
+def _curves(lines: Sequence[tuple[str, Series]], x_label: str, **inches: float) -> Figure:
+    figure, axes = drawing.new_axes(**inches)
+    if x_label == BYTES:
+        largest = [shares.index[-1] for _, shares in lines]
         if max(largest) > WIDE_RANGE * min(largest) > 0:
             axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(short_size))
-    drawing.label_ends(axes, ends)
-    return drawing.save(figure, stem)
+        drawing.bytes_axis(axes)
+    drawing.draw_lines(axes, lines, x_label=x_label, y_label="accuracy, %")
+    return figure
 
 
-def accuracy_by_bytes(run: LoadedRun) -> tuple[np.ndarray, np.ndarray]:
-    """What each accuracy had cost, and the accuracies."""
-    rounds, shares = run.metrics.known("accuracy")
-    cost = bytes_until(run)
-    return np.array([cost[int(round)] for round in rounds]), shares
+def accuracy_by_bytes(run: LoadedRun) -> Series:
+    """Accuracies in per cent, by what each had cost."""
+    shares = 100 * run.series("accuracy")
+    return shares.set_axis(bytes_until(run)[shares.index])
 
 
-def bytes_until(run: LoadedRun) -> dict[int, int]:
+def bytes_until(run: LoadedRun) -> Series:
     """Round -> wire bytes, up and down, that its accuracy had cost when it was measured.
 
     A round begins with what comes down and an evaluation; training and what goes up come after it. What is sent
     only to evaluate clients that do not take part, handshakes and the experiment itself are not the method's cost.
     """
-    ledger = run.ledger
-    counted = (ledger["purpose"] == "method") | (ledger["purpose"] == "setup")
-    rounds = run.metrics["round"]
-    first = -1  # where set-up is booked
-    both: dict[str, np.ndarray] = {}
-    for way in ("up", "down"):
-        chosen = counted & (ledger["direction"] == way)
-        weights = ledger["wire_bytes"][chosen]
-        both[way] = np.bincount(ledger["round"][chosen] - first, weights, minlength=int(rounds.max()) - first + 1)
-    before = np.cumsum(both["up"] + both["down"])
-    return {int(round): int(before[round - first - 1] + both["down"][round - first]) for round in rounds}
+    own = run.ledger[run.ledger["purpose"].isin(("method", "setup"))]
+    sent = own.pivot_table("wire_bytes", "round", "direction", aggfunc="sum")
+    sent = sent.reindex(index=range(-1, run.metrics["round"].max() + 1), columns=("up", "down")).fillna(0)
+    return (sent.sum(axis=1).cumsum() - sent["up"]).astype(int)[run.metrics["round"]]
 
 
-def client_accuracies(run: LoadedRun) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Clients, rounds, and the (M, R) accuracies; NaN where a client was not tested."""
-    tested = run.clients["tested"] > 0
-    clients, rows = np.unique(run.clients["client"][tested], return_inverse=True)
-    rounds, columns = np.unique(run.clients["round"][tested], return_inverse=True)
-    shares_MR = np.full((len(clients), len(rounds)), np.nan)
-    shares_MR[rows, columns] = run.clients["correct"][tested] / run.clients["tested"][tested]
-    return clients, rounds, shares_MR
-
-
-def client_bands(run: LoadedRun) -> np.ndarray:
-    """(R, 3): round, and the 5th and 95th percentile of the clients' accuracies in it."""
-    _, rounds, shares_MR = client_accuracies(run)
-    if not len(rounds):
-        return np.empty((0, 3))
-    low, high = np.nanpercentile(shares_MR, [5, 95], axis=0)
-    return np.stack([rounds, low, high], axis=1)
-
-
-def short_size(value: float, _: object = None) -> str:
-    """Bytes on an axis: 2 MB, not 2.00 MB."""
-    number, unit = size(max(0, round(value))).split()
-    return f"{float(number):g} {unit}"
-
-
-def _curve(axes: Axes, x: np.ndarray, shares: np.ndarray, label: str, index: int) -> tuple[float, float, str, str]:
-    look = drawing.series_style(index)
-    axes.plot(x, 100 * shares, marker=drawing.marker_for(len(x)), **look)
-    return float(x[-1]), float(100 * shares[-1]), label, look["color"]
-
-
-def _label(axes: Axes, unit: str) -> None:
-    axes.set_xlabel(unit)
-    axes.set_ylabel("accuracy, %")
-    axes.grid(axis="y")
-    axes.tick_params(color=MUTED)
-
-
-def _last_known(shares_MR: np.ndarray) -> list[float]:
-    last = []
-    for shares_R in shares_MR:
-        known = shares_R[~np.isnan(shares_R)]
-        last.append(float(known[-1]) if len(known) else float("nan"))
-    return last
-
-
-def _ticks(number: int, most: int) -> Sequence[int]:
-    return range(0, number, -(-number // most))
+def client_accuracies(run: LoadedRun) -> DataFrame:
+    """(M, R), by client and round; NaN where a client was not tested."""
+    return run.client_shares.pivot_table("accuracy", "client", "round", aggfunc="last")

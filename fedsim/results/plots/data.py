@@ -3,8 +3,6 @@
 Letters: M clients, C classes. Figures are made without pyplot, so nothing here depends on a display.
 """
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -12,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from fedsim.results.load import LoadedRun
-from fedsim.results.plots.drawing import GRID, PALETTE, save
+from fedsim.results.plots.drawing import GRID, PALETTE, place_axes, plot
 
 COLOUR = PALETTE[0]
 CELL_INCHES = 0.36
@@ -23,27 +21,28 @@ LEGEND_INCHES = 1.2
 MAX_NUMBERED_CELLS = 400
 
 
-def draw_run(run: LoadedRun, stem: Path) -> list[Path]:
-    """The bubble chart of a run's partition."""
-    counts_MC = partition_counts(run)
-    return draw_bubbles(counts_MC, "", stem) if counts_MC.any() else []
+@plot(
+    "data_distribution", "Who holds what",
+    "The area of a circle is the number of samples of a class that a client holds, for training and testing.",
+)  # fmt: skip
+def draw_run(run: LoadedRun) -> Figure | None:
+    return draw_bubbles(partition_counts(run), "") if len(run.partition) else None
 
 
 def partition_counts(run: LoadedRun) -> np.ndarray:
-    """(M, C) samples, training and test together; without classes where no partition was recorded."""
+    """(M, C) samples, training and test together."""
     table = run.partition
-    num_classes = int(table["class"].max()) + 1 if len(table) else 0
-    counts_MC = np.zeros((run.experiment.run.clients, num_classes), dtype=np.int64)
+    counts_MC = np.zeros((run.experiment.run.clients, table["class"].max() + 1), dtype=np.int64)
     counts_MC[table["client"], table["class"]] = table["train"] + table["test"]
     return counts_MC
 
 
-def draw_bubbles(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
+def draw_bubbles(counts_MC: np.ndarray, title: str) -> Figure:
     """One circle per client and class; its area is the number of samples."""
     num_clients, num_classes = counts_MC.shape
     width, height = _grid_inches(num_clients, num_classes)
     figure = Figure(figsize=(width + MARGIN_INCHES + LEGEND_INCHES, height + 2 * MARGIN_INCHES))
-    axes = _place(figure, width, height)
+    axes = place_axes(figure, (MARGIN_INCHES, MARGIN_INCHES), width, height)
     _label(axes, num_clients, num_classes, title)
     axes.set_xlim(-1, num_clients)
     axes.set_ylim(-1, num_classes)
@@ -67,16 +66,16 @@ def draw_bubbles(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
         title="samples", loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False,
         labelspacing=spacing, handletextpad=0.6 + spacing / 4, borderpad=spacing / 2,
     )  # fmt: skip
-    return save(figure, stem)
+    return figure
 
 
-def draw_heat_map(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
+def draw_heat_map(counts_MC: np.ndarray, title: str) -> Figure:
     """Samples per client and class in colour, with the sizes of clients above and of classes at the side."""
     num_clients, num_classes = counts_MC.shape
     width, height = _grid_inches(num_clients, num_classes)
     bars = 0.7
     figure = Figure(figsize=(width + 2 * MARGIN_INCHES + 2 * bars, height + 2 * MARGIN_INCHES + bars))
-    axes = _place(figure, width, height)
+    axes = place_axes(figure, (MARGIN_INCHES, MARGIN_INCHES), width, height)
     counts_CM = np.ma.masked_equal(counts_MC.T, 0)
     norm = LogNorm(vmin=1, vmax=max(2, int(counts_MC.max())))
     image = axes.imshow(counts_CM, cmap="Blues", norm=norm, aspect="auto", origin="lower")
@@ -100,20 +99,13 @@ def draw_heat_map(counts_MC: np.ndarray, title: str, stem: Path) -> list[Path]:
     scale = axes.inset_axes((1 + (bars + 0.25) / width, 0, 0.16 / width, 1))
     figure.colorbar(image, cax=scale, label="samples", format=LogFormatter())
     scale.tick_params(labelsize=8)
-    return save(figure, stem)
+    return figure
 
 
 def _grid_inches(num_clients: int, num_classes: int) -> tuple[float, float]:
     width = np.clip(CELL_INCHES * (num_clients + 1), MIN_SIDE_INCHES, MAX_WIDTH_INCHES)
     height = np.clip(CELL_INCHES * (num_classes + 1), MIN_SIDE_INCHES, MAX_HEIGHT_INCHES)
     return float(width), float(height)
-
-
-def _place(figure: Figure, width: float, height: float) -> Axes:
-    """Axes whose inside has exactly this size, so that circles and cells keep their proportion."""
-    full_width, full_height = figure.get_size_inches()
-    corner = (MARGIN_INCHES / full_width, MARGIN_INCHES / full_height)
-    return figure.add_axes((*corner, width / full_width, height / full_height))
 
 
 def _label(axes: Axes, num_clients: int, num_classes: int, title: str) -> None:

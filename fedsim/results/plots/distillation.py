@@ -6,41 +6,44 @@ has for public samples, coloured by pseudo-label, among the global prototypes, b
 Dimensions: C classes, P public samples, n global prototypes, K features, R rounds.
 """
 
-from pathlib import Path
-
 import numpy as np
+from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from fedsim.results.load import LoadedRun
 from fedsim.results.plots import drawing
-from fedsim.results.plots.prototypes import draw_margin_lines, scatter_classes, t_sne
+from fedsim.results.plots.drawing import plot
+from fedsim.results.plots.prototypes import draw_embedded, draw_margin_lines, t_sne
 
 
-def draw_server_margins(run: LoadedRun, stem: Path) -> list[Path]:
-    """One line for each class: the margin that the server's prototypes were trained with."""
+@plot(
+    "server_margins", "Margins that the server trained with",
+    "One for each class: how far the server's prototype of a class is kept from those of the others.",
+)  # fmt: skip
+def draw_server_margins(run: LoadedRun) -> Figure | None:
     recorded = run.records("class_margins")
     if not recorded:
-        return []
-    rounds = np.array(sorted(recorded))
-    margins_RC = np.stack([recorded[round]["class_margins"] for round in rounds])
-    figure = drawing.new_figure()
-    axes = figure.add_subplot()
-    draw_margin_lines(axes, rounds, margins_RC)
-    axes.set_ylabel("margin ξ of the class")
-    return drawing.save(figure, stem)
+        return None
+    figure, axes = drawing.new_axes()
+    margins_RC = DataFrame([arrays["class_margins"] for arrays in recorded.values()], index=list(recorded))
+    draw_margin_lines(axes, margins_RC, "margin ξ of the class")
+    return figure
 
 
-def draw_public_map(run: LoadedRun, stem: Path) -> list[Path]:
-    """t-SNE of the server's features of public samples with the global prototypes, first and last round."""
+@plot(
+    "public_map", "What the server's model makes of public samples",
+    "t-SNE of its features, coloured by pseudo-label; triangles are the global prototypes.", wide=True,
+)  # fmt: skip
+def draw_public_map(run: LoadedRun) -> Figure | None:
+    """In the first and the last round that has them."""
     names = ("public_features", "public_labels", "global_prototypes", "global_classes")
     recorded = run.records(*names)
     if not recorded:
-        return []
+        return None
     figure = drawing.new_figure(width=7.6, height=3.9)
-    for panel, round in enumerate((min(recorded), max(recorded))):
+    for axes, round in zip(figure.subplots(1, 2), (min(recorded), max(recorded)), strict=True):
         features_PK, labels_P, global_nK, global_n = (recorded[round][name] for name in names)
-        points_2 = t_sne(np.concatenate([features_PK.astype(np.float32), global_nK]))
-        axes = figure.add_subplot(1, 2, panel + 1)
-        num_samples = len(features_PK)
-        scatter_classes(axes, points_2[:num_samples], labels_P[:num_samples], points_2[num_samples:], global_n)
+        labels_P = labels_P[: len(features_PK)]
+        draw_embedded(axes, t_sne, features_PK.astype(np.float32), labels_P, global_nK, global_n)
         axes.set_title(f"round {round}")
-    return drawing.save(figure, stem)
+    return figure

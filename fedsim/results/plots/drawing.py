@@ -1,55 +1,87 @@
 """What all pictures share: one look, colours that colour-blind people tell apart, labels at the lines themselves.
 
-Every picture is saved as PNG and as SVG. `themed` turns such an SVG into one that follows the light or dark
-theme of the page that it is put into, which is why the colours below are used and no others.
+A picture is a function with `@plot` or `@comparison` above it, in one of the modules that `gallery` names. Every
+picture is saved as PNG and as SVG. `themed` turns such an SVG into one that follows the light or dark theme of the
+page that it is put into, which is why the colours below are used and no others.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.typing import ColorType
+from pandas import Series
+from scipy.optimize import isotonic_regression
+
+from fedsim.results.wording import size as in_words
 
 INK, MUTED, FAINT, GRID, PAPER = "#24292f", "#6e7781", "#c9ced6", "#e4e7eb", "#ffffff"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b5ba6", "#8c6d31")
 """Okabe and Ito's colours, without their yellow and black, which do not show on white or on black."""
-LINE_STYLES = ("-", "--", ":", "-.")
+SERIES = [{"color": colour, "linestyle": line} for line in ("-", "--", ":", "-.") for colour in PALETTE]
+"""Of the lines in one picture: 32 that differ."""
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
 """Small, so that letters stay readable where a phone shrinks the picture to its own width."""
 
 _STYLE = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 8),
     "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.axisbelow": True,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "lines.linewidth": 1.7,
     "lines.markersize": 3.5,
-    "svg.hashsalt": "fedsim",
 }
 _THEMED = {INK: "ink", MUTED: "muted", FAINT: "faint", GRID: "grid", PAPER: "paper"} | {
     colour: f"c{index}" for index, colour in enumerate(PALETTE)
 }
+
+
+Draw = Callable[..., Figure | None]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture of a run. Called with one, it gives the figure, or None where the run has no data for it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Draw
+    wide: bool = False
+
+    def __call__(self, subject: Any) -> Figure | None:
+        return self.draw(subject)
+
+
+class Comparison(Plot):
+    """A picture of several runs, given by the names that they are to be shown with."""
+
+
+def plot(name: str, title: str, caption: str, *, wide: bool = False) -> Callable[[Draw], Plot]:
+    """Above a function that draws a run."""
+    return lambda draw: Plot(name, title, caption, draw, wide)
+
+
+def comparison(name: str, title: str, caption: str) -> Callable[[Draw], Comparison]:
+    """Above a function that draws several runs together."""
+    return lambda draw: Comparison(name, title, caption, draw, wide=True)
 
 
 def style() -> AbstractContextManager[None]:
@@ -62,12 +94,14 @@ def new_figure(width: float = WIDTH_INCHES, height: float = HEIGHT_INCHES) -> Fi
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def series_style(index: int) -> dict[str, str]:
-    """Colour and line style of the n-th of several lines; both together are distinct for 32 of them."""
-    return {
-        "color": PALETTE[index % len(PALETTE)],
-        "linestyle": LINE_STYLES[index // len(PALETTE) % len(LINE_STYLES)],
-    }
+def new_axes(width: float = WIDTH_INCHES, height: float = HEIGHT_INCHES) -> tuple[Figure, Axes]:
+    figure = new_figure(width, height)
+    return figure, figure.add_subplot()
+
+
+def series_style(index: int) -> Mapping[str, str]:
+    """Colour and line style of the n-th of several lines."""
+    return SERIES[index % len(SERIES)]
 
 
 def whole_numbers(axes: Axes) -> None:
@@ -75,9 +109,44 @@ def whole_numbers(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
 
 
-def marker_for(num_points: int) -> str | None:
-    """Few points are marked, for a line alone does not show where they are."""
-    return "o" if num_points <= 30 else None
+def bytes_axis(axes: Axes) -> None:
+    """2 MB, not 2.00 MB."""
+
+    def short(value: float, _: object) -> str:
+        number, unit = in_words(max(0, round(value))).split()
+        return f"{float(number):g} {unit}"
+
+    axes.xaxis.set_major_formatter(FuncFormatter(short))
+
+
+def draw_lines(
+    axes: Axes,
+    lines: Iterable[tuple[str, Series]],
+    looks: Sequence[Mapping[str, Any]] = SERIES,
+    *,
+    x_label: str = "round",
+    y_label: str = "",
+    from_zero: bool = False,
+    size: float = 8,
+    **common: Any,
+) -> None:
+    """(label, values by their place on the x-axis), each with its label at its end; gaps are bridged."""
+    ends = []
+    for (label, series), look in zip(lines, itertools.cycle(looks), strict=False):
+        known = series[np.isfinite(series)]
+        if len(known):
+            marker = "o" if len(known) <= 30 else None  # a line alone does not show where few points are
+            axes.plot(known.index, known, **{"marker": marker, **look, **common})
+            if label:
+                ends.append((float(known.index[-1]), float(known.iloc[-1]), label, look["color"]))
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(axis="y")
+    if x_label == "round":
+        whole_numbers(axes)
+    if from_zero:
+        axes.set_ylim(bottom=0)
+    label_ends(axes, ends, size)
 
 
 def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, ColorType]], size: float = 8) -> None:
@@ -86,12 +155,11 @@ def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, ColorType]], 
     if not found:
         return
     figure = axes.get_figure(root=True)
-    assert figure is not None
     axes.autoscale_view()
     if engine := figure.get_layout_engine():
         engine.execute(figure)  # the labels change widths only, so heights are final from here on
     points_per_pixel = 72 / figure.dpi
-    wanted = [axes.transData.transform((x, y))[1] * points_per_pixel for x, y, _, _ in found]
+    wanted = axes.transData.transform([(x, y) for x, y, _, _ in found])[:, 1] * points_per_pixel
     for (x, y, text, colour), place, own in zip(found, _spread_apart(wanted, 1.15 * size), wanted, strict=True):
         axes.annotate(
             text, (x, y), xytext=(5, place - own), textcoords="offset points", va="center", fontsize=size,
@@ -99,25 +167,25 @@ def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, ColorType]], 
         )  # fmt: skip
 
 
-def _spread_apart(wanted: Sequence[float], gap: float) -> list[float]:
+def _spread_apart(wanted: np.ndarray, gap: float) -> np.ndarray:
     """The nearest places in the same order that are at least `gap` apart; `wanted` ascends.
 
-    Groups of labels that touch are centred on the mean of where their members want to be.
+    Without the gaps that is the nearest series that does not descend.
     """
-    groups: list[list[float]] = []
-    for place in wanted:
-        groups.append([place])
-        while len(groups) > 1 and _top(groups[-2], gap) + gap > _bottom(groups[-1], gap):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [_bottom(group, gap) + gap * index for group in groups for index in range(len(group))]
+    gaps = gap * np.arange(len(wanted))
+    return isotonic_regression(wanted - gaps).x + gaps
 
 
-def _bottom(group: list[float], gap: float) -> float:
-    return float(np.mean(group)) - gap * (len(group) - 1) / 2
+def spread(items: Sequence[int], most: int) -> list[int]:
+    """At most so many of the items, evenly, with the first and the last among them."""
+    picked = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
+    return [items[index] for index in picked]
 
 
-def _top(group: list[float], gap: float) -> float:
-    return float(np.mean(group)) + gap * (len(group) - 1) / 2
+def place_axes(figure: Figure, corner: tuple[float, float], width: float, height: float) -> Axes:
+    """Axes whose inside has exactly this size in inches, so that what is drawn keeps its proportion."""
+    full = figure.get_size_inches()
+    return figure.add_axes((corner[0] / full[0], corner[1] / full[1], width / full[0], height / full[1]))
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
@@ -133,8 +201,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 def themed(svg: str, prefix: str) -> str:
     """An SVG as an element of an HTML page: its colours are the page's variables, its ids its own."""
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid=")|((?:xlink:)?href="#)|(url\(#)', rf"\g<0>{prefix}-", svg)
     # Width and height in points would keep the picture from shrinking; its proportion is in the viewBox.
     svg = re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", svg, count=1)

@@ -1,11 +1,11 @@
 """What several runs amount to: the best round of each, mean and deviation over seeds, beside a paper's numbers."""
 
-import csv
-import io
-import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pandas import DataFrame
 
 from fedsim.presets.tables import Printed
 from fedsim.results.load import load
@@ -21,12 +21,12 @@ class Measured:
 
     @property
     def mean(self) -> float:
-        return math.fsum(self.values) / len(self.values)
+        return statistics.fmean(self.values)
 
     @property
     def deviation(self) -> float:
         """The population's, as in the papers (numpy's default)."""
-        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / len(self.values))
+        return statistics.pstdev(self.values)
 
     def __str__(self) -> str:
         # A single run has no deviation, rather than one of 0.
@@ -44,18 +44,6 @@ class Row:
     note: str = ""
     """Why there is no number, ours or the paper's."""
 
-    @property
-    def ours(self) -> str:
-        return str(self.measured) if self.measured else ""
-
-    @property
-    def paper(self) -> str:
-        return str(self.printed) if self.printed else ""
-
-    @property
-    def difference(self) -> str:
-        return f"{self.measured.mean - self.printed.mean:+.2f}" if self.measured and self.printed else ""
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -71,21 +59,27 @@ class Comparison:
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Headings and cells as text, without columns that would say nothing."""
-        columns: dict[str, list[str]] = {
-            label: [row.labels[label] for row in self.rows] for label in self.rows[0].labels
-        }
-        if len({row.metric for row in self.rows}) > 1:
-            columns["metric"] = [row.metric.replace("_", " ") for row in self.rows]
+        several_metrics = len({row.metric for row in self.rows}) > 1
         ours = f"ours, {self.scale} (%)" if self.scale else "best round (%)"
-        columns[ours] = [row.ours for row in self.rows]
-        columns["runs"] = [str(len(row.measured.values)) if row.measured else "0" for row in self.rows]
-        if any(row.printed for row in self.rows):
-            columns["paper (%)"] = [row.paper for row in self.rows]
-            if self.is_comparable:
-                columns["difference"] = [row.difference for row in self.rows]
-        if any(row.note for row in self.rows):
-            columns["note"] = [row.note for row in self.rows]
-        return list(columns), [list(cells) for cells in zip(*columns.values(), strict=True)]
+        cells = [
+            {
+                **row.labels,
+                "metric": row.metric.replace("_", " ") if several_metrics else "",
+                ours: str(row.measured or ""),
+                "runs": str(len(row.measured.values) if row.measured else 0),
+                "paper (%)": str(row.printed or ""),
+                "difference": self._difference(row),
+                "note": row.note,
+            }
+            for row in self.rows
+        ]
+        headings = [name for name in cells[0] if name == ours or any(row[name] for row in cells)]
+        return headings, [[row[name] for name in headings] for row in cells]
+
+    def _difference(self, row: Row) -> str:
+        if not (self.is_comparable and row.measured and row.printed):
+            return ""
+        return f"{row.measured.mean - row.printed.mean:+.2f}"
 
     def markdown(self) -> str:
         headings, cells = self.grid()
@@ -96,19 +90,21 @@ class Comparison:
 
     def csv(self) -> str:
         """One row a cell, numbers without signs or units, so that pandas reads it directly."""
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        numbers = ("ours_mean", "ours_deviation", "ours_runs", "paper_mean", "paper_deviation")
-        writer.writerow([*self.rows[0].labels, "metric", "scale", *numbers, "note"])
-        for row in self.rows:
-            ours = (
-                [row.measured.mean, row.measured.deviation, len(row.measured.values)]
-                if row.measured
-                else ["", "", 0]
-            )
-            paper = [row.printed.mean, _or_empty(row.printed.deviation)] if row.printed else ["", ""]
-            writer.writerow([*row.labels.values(), row.metric, self.scale, *ours, *paper, row.note])
-        return buffer.getvalue()
+        rows = [
+            {
+                **row.labels,
+                "metric": row.metric,
+                "scale": self.scale,
+                "ours_mean": row.measured and row.measured.mean,
+                "ours_deviation": row.measured and row.measured.deviation,
+                "ours_runs": len(row.measured.values) if row.measured else 0,
+                "paper_mean": row.printed and row.printed.mean,
+                "paper_deviation": row.printed and row.printed.deviation,
+                "note": row.note,
+            }
+            for row in self.rows
+        ]
+        return DataFrame(rows).to_csv(index=False, lineterminator="\n")
 
     def write(self, stem: Path) -> list[Path]:
         """As Markdown and CSV."""
@@ -120,17 +116,10 @@ class Comparison:
 
 
 def best_of_rounds(folder: Path, metric: str) -> float | None:
-    """The largest value of a column of metrics.csv, in percent; None where the run never had one."""
-    metrics = load(folder).metrics
-    if metric not in metrics:
-        return None
-    values = metrics.known(metric)[1]
-    return PERCENT * float(values.max()) if len(values) else None
+    """The best of a column of metrics.csv, in percent; None where the run never had one."""
+    found = load(folder).best_and_last(metric)
+    return PERCENT * found.best if found else None
 
 
 def _markdown_line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _or_empty(value: float | None) -> float | str:
-    return "" if value is None else value

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from fedsim import __version__
 from fedsim.errors import UserError
 from fedsim.results.load import LoadedRun, load
-from fedsim.results.plots import gallery as plots
-from fedsim.results.plots.drawing import themed
-from fedsim.results.plots.gallery import Picture
-from fedsim.results.report import tables as report_tables
-from fedsim.results.wording import size
+from fedsim.results.plots import gallery
+from fedsim.results.report import tables
 
 FILE_NAME = "report.html"
 
@@ -28,35 +24,15 @@ FILE_NAME = "report.html"
 def write_report(folder: Path) -> Path:
     """Draw all pictures of a run into its folder plots, and the page beside them."""
     run = load(folder)
-    pictures = plots.draw_run(run, folder / "plots")
-    page = _render(
-        "report.html",
-        run=run,
-        title=run.title,
-        facts=report_tables.facts(run),
-        pictures=[_embedded(picture) for picture in pictures],
-        clients=report_tables.clients(run),
-        costs=report_tables.costs(run),
-        payloads=report_tables.payloads(run),
-        kernel_check=report_tables.kernel_check(run),
-        timings=report_tables.timings(run),
-        server_timings=report_tables.server_timings(run),
-        config=report_tables.config(run.experiment),
-    )
+    page = _render("report.html", run=run, title=run.title, pictures=gallery.draw_run(run, folder / "plots"))
     return _write(folder / FILE_NAME, page)
 
 
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     """Several runs on one page; their common pictures go into a folder beside it."""
     runs = named_runs(folders)
-    pictures = plots.draw_comparison(runs, out.with_name(f"{out.stem}_plots"))
-    page = _render(
-        "comparison.html",
-        title=f"{len(runs)} runs compared",
-        pictures=[_embedded(picture) for picture in pictures],
-        runs=report_tables.comparison(runs),
-        differences=report_tables.differences(runs),
-    )
+    pictures = gallery.draw_comparison(runs, out.with_name(f"{out.stem}_plots"))
+    page = _render("comparison.html", runs=runs, title=f"{len(runs)} runs compared", pictures=pictures)
     return _write(out, page)
 
 
@@ -71,17 +47,6 @@ def named_runs(folders: Sequence[Path]) -> dict[str, LoadedRun]:
     return {name if distinct else str(folder): load(folder) for name, folder in zip(names, folders, strict=True)}
 
 
-def _embedded(picture: Picture) -> dict[str, Any]:
-    """A picture for the template."""
-    return {
-        "name": picture.name,
-        "title": picture.title,
-        "caption": picture.caption,
-        "wide": picture.wide,
-        "svg": Markup(themed(picture.svg.read_text(), picture.name)),
-    }
-
-
 def _render(template: str, **values: Any) -> str:
     environment = Environment(
         loader=PackageLoader("fedsim.results.report"),
@@ -90,14 +55,7 @@ def _render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "share": lambda value: "–" if value is None else f"{100 * value:.2f} %",
-        "bytes": lambda value: "–" if value is None else size(value),
-        "count": lambda value: "–" if value is None else f"{value:,}",
-        "cores": lambda value: "–" if value is None else f"{value:.2f}",
-        "seconds": lambda value: "–" if value is None else f"{value:,.3f}" if value < 10 else f"{value:,.1f}",
-    }
-    return environment.get_template(template).render(version=__version__, **values)
+    return environment.get_template(template).render(version=__version__, tables=tables, zip=zip, **values)
 
 
 def _write(path: Path, page: str) -> Path:

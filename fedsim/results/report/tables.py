@@ -1,42 +1,78 @@
-"""The tables of a report, as plain values: every number is a sum or a mean of what the run's files hold.
-
-Dimensions: M clients.
-"""
+"""The tables of a report: every number is a sum or a mean of what the run's files hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
+import pandas
+from markupsafe import Markup
+from pandas import DataFrame
 
 from fedsim.config import Experiment
-from fedsim.results.load import LEVELS, LoadedRun, Table
-from fedsim.results.plots import timing as timing_plots
-from fedsim.results.plots.accuracy import client_accuracies
-from fedsim.results.plots.traffic import payload_bytes
-from fedsim.results.wording import FURTHER_ACCURACIES, audit_line, counted, difference_line, percent, size
+from fedsim.metrics import describe, further_shares, percent
+from fedsim.results.load import LEVELS, LoadedRun
+from fedsim.results.plots.timing import seconds as seconds_of
+from fedsim.results.plots.traffic import by_payload
+from fedsim.results.wording import audit_line, counted, difference_line, size
 
-Row = dict[str, Any]
-
-PURPOSES = ("method", "evaluation", "setup", "control")
+PURPOSES = ("method", "evaluation", "setup", "control", "total")
 WAYS = ("up", "down")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text under headings. The first column names a row; columns in `words` are no numbers either."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Collection[str] = ()
+    num_sums: int = 0
+    """How many rows at the end add up the others."""
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
+
+
+Format = Callable[[Any], str]
+_FORMATS: Mapping[str, Format] = {
+    **dict.fromkeys(("best", "last", "share", "overhead"), percent),
+    **dict.fromkeys(("up", "down"), size),
+    **dict.fromkeys(("seconds", "train s / round"), _seconds),
+    "last loss": "{:.4f}".format,
+    "cores": "{:.2f}".format,
+}
+"""By heading; other numbers are counts."""
+
+
+def _table(frame: DataFrame, formats: Mapping[str, Format] = _FORMATS, num_sums: int = 0) -> Table:
+    """What is not known is a dash."""
+
+    def cell(name: str, value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        return "–" if pandas.isna(value) else formats.get(name, "{:,.0f}".format)(value)
+
+    rows = [[cell(*item) for item in zip(frame, row, strict=True)] for row in frame.itertuples(index=False)]
+    words = [name for name in frame if any(isinstance(value, str) for value in frame[name])]
+    return Table(list(frame), rows, words, num_sums)
 
 
 def facts(run: LoadedRun) -> list[tuple[str, str, str]]:
     """The few numbers on top: name, value, remark."""
     found = []
-    if run.best is not None:
-        best_round, best = run.best
+    if own := run.best_and_last("accuracy"):
         found += [
-            ("best accuracy", percent(best), f"round {best_round}"),
-            ("last accuracy", percent(run.final_accuracy), f"after {counted(run.num_rounds, 'round')}"),
+            ("best accuracy", percent(own.best), f"round {own.best_round}"),
+            ("last accuracy", percent(own.last), f"after {counted(run.num_rounds, 'round')}"),
         ]
-    for name, whose in FURTHER_ACCURACIES.items():
-        if name in run.metrics and (best_of := run.metrics.best(name)) is not None:
-            found.append((whose, percent(best_of[1]), f"best, round {best_of[0]}"))
+    for name in further_shares(run.metrics):
+        if of_run := run.best_and_last(name):
+            found.append((describe(name).title, percent(of_run.best), f"best, round {of_run.best_round}"))
     for way in WAYS:
         if (total := run.wire_bytes(way)) is not None:
             found.append((f"sent {way}", size(total), "on the wire, all clients"))
@@ -47,149 +83,133 @@ def facts(run: LoadedRun) -> list[tuple[str, str, str]]:
     return found
 
 
-def clients(run: LoadedRun) -> list[Row]:
-    """One row a client. What is not known of a client is None."""
-    architectures = (run.summary or {}).get("architectures")
-    ids, _, shares_MR = client_accuracies(run)
-    accuracy = {int(client): shares[~np.isnan(shares)] for client, shares in zip(ids, shares_MR, strict=True)}
+def metrics(run: LoadedRun) -> Table:
+    """One row for each column of metrics.csv."""
     rows = []
-    for client in range(run.experiment.run.clients):
-        held, timed = run.partition.where(client=client), run.timings.where(client=client)
-        losses = run.clients.where(client=client).known("loss")[1]
-        trained = timed.known("train")[1]
-        shares = accuracy.get(client, np.empty(0))
-        rows.append(
-            {
-                "client": client,
-                "model": architectures[client % len(architectures)] if architectures else None,
-                "train": int(held["train"].sum()) if len(held) else None,
-                "test": int(held["test"].sum()) if len(held) else None,
-                "classes": int((held["train"] > 0).sum()) if len(held) else None,
-                "best": float(shares.max()) if len(shares) else None,
-                "last": float(shares[-1]) if len(shares) else None,
-                "loss": float(losses[-1]) if len(losses) else None,
-                "seconds": float(trained.mean()) if len(trained) else None,
-                **{way: _wire(run, client=client, direction=way) for way in WAYS},
-            }
-        )
-    return rows
+    for name in run.metrics.columns.drop("round"):
+        known, text = run.series(name), describe(name).text
+        numbers = [known.iloc[0], known.min(), known.max(), known.iloc[-1]] if len(known) else [None] * 4
+        rows.append([name, *map(text, numbers)])
+    return Table(["metric", "first", "smallest", "largest", "last"], rows)
 
 
-def costs(run: LoadedRun) -> list[Row]:
+def clients(run: LoadedRun) -> Table:
+    """One row a client; at the end the last value of whatever else clients report."""
+    everyone = range(run.experiment.run.clients)
+    architectures = (run.summary or {}).get("architectures") or [None]
+    held, measured = run.partition.groupby("client"), run.client_shares.groupby("client")
+    columns = {
+        "client": everyone,
+        "model": [architectures[client % len(architectures)] for client in everyone],
+        "train": held["train"].sum(),
+        "test": held["test"].sum(),
+        "classes": held["train"].agg(lambda counts: (counts > 0).sum()),
+        "best": measured["accuracy"].max(),
+        "last": measured["accuracy"].last(),
+        "last loss": measured["loss"].last(),
+        "train s / round": run.timings.groupby("client")["train"].mean(),
+        **run.ledger.pivot_table("wire_bytes", "client", "direction", aggfunc="sum").reindex(columns=WAYS),
+    }
+    formats = dict(_FORMATS)
+    for name in run.client_shares.columns.drop(["round", "client", "accuracy", "loss"]):
+        columns[heading := f"last {describe(name).label}"] = measured[name].last()
+        formats[heading] = describe(name).text
+    return _table(DataFrame(columns, index=everyone), formats)
+
+
+def costs(run: LoadedRun) -> Table:
     """Purpose and direction -> the four levels, and what the wire adds to the payload; sums at the end."""
-    rows = []
-    for purpose in (*PURPOSES, "total"):
-        for way in WAYS:
-            wanted = {"direction": way} | ({} if purpose == "total" else {"purpose": purpose})
-            chosen = run.ledger.where(**wanted)
-            if len(chosen):
-                levels = {level: int(chosen[level].sum()) for level in LEVELS}
-                row: Row = {"purpose": purpose, "way": way, **levels}
-                payload = row["payload_bytes"]
-                row["overhead"] = (row["wire_bytes"] - payload) / payload if payload else None
-                rows.append(row)
-    return rows
+    ledger = pandas.concat([run.ledger, run.ledger.assign(purpose="total")])
+    sums = ledger.groupby(["purpose", "direction"])[list(LEVELS)].sum()
+    rows = [(purpose, way) for purpose in PURPOSES for way in WAYS if (purpose, way) in sums.index]
+    payload = sums["payload_bytes"].where(sums["payload_bytes"] > 0)
+    frame = sums.assign(overhead=sums["wire_bytes"] / payload - 1).loc[rows].reset_index(names=["purpose", "way"])
+    frame = frame.rename(columns=lambda name: name.replace("_", " "))
+    return _table(frame, num_sums=sum(purpose == "total" for purpose, _ in rows))
 
 
-def payloads(run: LoadedRun) -> list[Row]:
+def payloads(run: LoadedRun) -> Table:
     """Payload -> elements and wire bytes, both ways."""
-    rows = []
-    for payload, of_way in payload_bytes(run).items():
-        chosen: Table = run.ledger.where(payload=payload)
-        elements = {f"elements_{way}": int(chosen.where(direction=way)["elements"].sum()) for way in WAYS}
-        rows.append({"payload": payload, **elements, **of_way})
-    return rows
+    elements, wire_bytes = by_payload(run, "elements"), by_payload(run, "wire_bytes")
+    return _table(elements.add_prefix("elements ").join(wire_bytes.add_prefix("wire bytes ")).reset_index())
 
 
 def kernel_check(run: LoadedRun) -> list[str]:
     """One sentence, and one more for every difference; empty where there was no wire."""
     audit = (run.summary or {}).get("audit")
-    if audit is None:
-        return []
-    return [audit_line(audit), *map(difference_line, audit["differences"])]
+    return [audit_line(audit), *map(difference_line, audit["differences"])] if audit else []
 
 
-def timings(run: LoadedRun) -> list[Row]:
+def timings(run: LoadedRun) -> Table:
     """Where the time of a client's round goes on average, in seconds and as a share."""
     if not len(run.timings):
-        return []
-    means = {part: float(values.mean()) for part, values in timing_plots.seconds(run).items()}
-    whole = sum(means.values())
-    rows = [{"part": part, "seconds": means[part], "share": means[part] / whole} for part in timing_plots.PARTS]
-    return [*rows, {"part": "whole round", "seconds": whole, "share": 1.0}]
+        return Table([], [])
+    means = seconds_of(run).mean()
+    means["whole round"] = means.sum()
+    frame = DataFrame({"seconds": means, "share": means / means["whole round"]})
+    return _table(frame.reset_index(names="in a client's mean round"), num_sums=1)
 
 
-def server_timings(run: LoadedRun) -> list[Row]:
+def server_timings(run: LoadedRun) -> Table:
     """What the server's step is made of on average, as a share, and on how many cores."""
-    table = run.server_timings
-    if not len(table):
-        return []
-    num_steps, whole = len(np.unique(table["round"])), table["seconds"].sum()
-    parts = [(part, table.where(part=part)) for part in dict.fromkeys(table["part"].tolist())]
-    found = []
-    for part, rows in [*parts, ("whole step", table)]:
-        seconds, cpu_seconds = rows["seconds"].sum(), rows["cpu_seconds"].sum()
-        cores = cpu_seconds / seconds if seconds else None
-        share = seconds / whole if whole else None
-        found.append({"part": part, "seconds": seconds / num_steps, "share": share, "cores": cores})
-    return found
+    table = pandas.concat([run.server_timings, run.server_timings.assign(part="whole step")])
+    sums = table.groupby("part", sort=False)[["seconds", "cpu_seconds"]].sum()
+    spent = sums["seconds"].where(sums["seconds"] > 0)
+    columns = {
+        "seconds": sums["seconds"] / table["round"].nunique(),
+        "share": sums["seconds"] / spent.get("whole step"),
+        "cores": sums["cpu_seconds"] / spent,
+    }
+    return _table(DataFrame(columns).reset_index(names="in the server's mean step"), num_sums=1)
 
 
 def config(experiment: Experiment) -> list[tuple[str, list[tuple[str, str, bool]]]]:
     """Section -> option, value, and whether it is not fedsim's default, which a method's options have none of."""
     given, default = msgspec.to_builtins(experiment), msgspec.to_builtins(Experiment())
-
-    def rows(section: str) -> list[tuple[str, str, bool]]:
-        known = default[section]
-        return [(key, _plain(value), known.get(key, value) != value) for key, value in given[section].items()]
-
-    return [(section, rows(section)) for section in given]
-
-
-def comparison(runs: Mapping[str, LoadedRun]) -> list[Row]:
-    """One row a run."""
     return [
-        {
-            "name": name,
-            "method": run.method,
-            "dataset": Path(run.experiment.data.dataset).name,
-            "clients": run.experiment.run.clients,
-            "rounds": run.num_rounds,
-            "best": run.best[1] if run.best else None,
-            "best_round": run.best[0] if run.best else None,
-            "last": run.final_accuracy,
-            **{way: run.wire_bytes(way) for way in WAYS},
-            "seconds": run.seconds,
-            "completed": run.completed,
-        }
-        for name, run in runs.items()
+        (section, [(key, _plain(value), default[section].get(key, value) != value) for key, value in own.items()])
+        for section, own in given.items()
     ]
 
 
-def differences(runs: Mapping[str, LoadedRun]) -> list[Row]:
-    """The options that are not the same in all runs that have them; None where a run's method does not."""
+def comparison(runs: Mapping[str, LoadedRun]) -> Table:
+    """One row a run."""
+    stopped = Markup('{} <span class="bad">(stopped early)</span>')
+    rows = [
+        {
+            "run": name if run.completed else stopped.format(name),
+            "method": run.method,
+            "data set": Path(run.experiment.data.dataset).name,
+            "clients": run.experiment.run.clients,
+            "rounds": run.num_rounds,
+            "best": run.best[1] if run.best else None,
+            "in round": run.best[0] if run.best else None,
+            "last": run.final_accuracy,
+            **{way: run.wire_bytes(way) for way in WAYS},
+            "seconds": run.seconds,
+        }
+        for name, run in runs.items()
+    ]
+    return _table(DataFrame(rows))
+
+
+def differences(runs: Mapping[str, LoadedRun]) -> Table:
+    """The options that are not the same in all runs that have them; a dash where a run's method does not."""
     flat = {
         name: {
-            f"{section}.{key}": _plain(value)
+            f"{section}.{key}": _plain(value) or None
             for section, options in msgspec.to_builtins(run.experiment).items()
             for key, value in options.items()
         }
         for name, run in runs.items()
     }
-    options = dict.fromkeys(option for of_run in flat.values() for option in of_run)
-    rows = [{"option": option, "values": [of_run.get(option) for of_run in flat.values()]} for option in options]
-    return [row for row in rows if len({value for value in row["values"] if value is not None}) > 1]
-
-
-def _wire(run: LoadedRun, **wanted: Any) -> int | None:
-    return int(run.ledger.where(**wanted)["wire_bytes"].sum()) if len(run.ledger) else None
+    frame = DataFrame(flat)
+    return _table(frame[frame.nunique(axis=1) > 1].reset_index(names="option"))
 
 
 def _plain(value: Any) -> str:
     """As in config.toml, but words without their quotation marks."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _duration(seconds: float) -> str:

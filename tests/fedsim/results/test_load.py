@@ -37,9 +37,9 @@ def test_a_run_is_read_with_its_types(path):
     assert run.experiment.run.rounds == 2 and run.experiment.data.dataset == "spiral"
     assert run.metrics["round"].tolist() == [0, 1, 2] and run.metrics["round"].dtype == np.int64
     np.testing.assert_array_equal(run.metrics["accuracy"], [np.nan, 4 / 13, 9 / 13])
-    assert run.clients.where(round=2)["correct"].tolist() == list(CORRECT[2])
+    assert run.clients.query("round == 2")["correct"].tolist() == list(CORRECT[2])
     assert set(run.ledger["direction"]) == {"up", "down"}
-    assert run.partition.where(client=2)["test"].tolist() == [2, 2, 1]
+    assert run.partition.query("client == 2")["test"].tolist() == [2, 2, 1]
     assert run.completed and run.reason == "the run is complete" and run.seconds == 12.5
 
 
@@ -51,9 +51,23 @@ def test_best_and_last_accuracy(path):
     assert run.best == (1, 0.75) and run.final_accuracy == 9 / 13
 
 
-def test_known_leaves_out_empty_fields(path):
-    rounds, losses = load(path).metrics.known("train_loss")
-    assert rounds.tolist() == [0, 1] and losses.tolist() == [2.0, 1.0]
+def test_a_series_leaves_out_what_is_not_known(path):
+    replace(path, "metrics.csv", "3.0,2.0,1.5", "inf,2.0,1.5")
+    run = load(path)
+    assert run.series("train_loss").to_dict() == {0: 2.0, 1: 1.0}
+    assert run.series("server_loss").to_dict() == {1: 2.0}
+    assert len(run.series("unheard_of")) == 0 and run.best_and_last("unheard_of") is None
+
+
+def test_the_best_round_of_any_column(path):
+    assert load(path).best_and_last("client_mean_accuracy") == ((0.75 + 1 + 0.4) / 3, 2, (0.75 + 1 + 0.4) / 3)
+    assert load(path).best_and_last("train_loss") == (2.0, 0, 1.0)
+
+
+def test_what_a_client_reports_beside_the_usual_is_a_column(path):
+    text = (path / "clients.csv").read_text().splitlines()
+    (path / "clients.csv").write_text("\n".join([text[0] + ",ece", *(f"{line},0.5" for line in text[1:])]) + "\n")
+    assert load(path).clients["ece"].tolist() == [0.5] * 9
 
 
 def test_records_are_those_that_have_all_names(path):

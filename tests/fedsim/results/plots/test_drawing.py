@@ -19,7 +19,7 @@ from fedsim.results.plots import drawing
     ],
 )
 def test_labels_keep_their_distance(wanted, expected):
-    assert drawing._spread_apart(wanted, 10) == pytest.approx(expected)
+    assert drawing._spread_apart(np.array(wanted), 10) == pytest.approx(expected)
 
 
 def test_labels_of_lines_stand_apart_in_the_picture():
@@ -33,6 +33,13 @@ def test_labels_of_lines_stand_apart_in_the_picture():
     assert heights["a"].y1 <= heights["b"].y0 and heights["b"].y1 < heights["c"].y0
     wanted = axes.transData.transform((1, 90))[1]
     assert (heights["c"].y0 + heights["c"].y1) / 2 == pytest.approx(wanted, abs=3)  # it has no neighbour
+
+
+@pytest.mark.parametrize(
+    ("num", "most", "expected"), [(3, 8, [0, 1, 2]), (9, 5, [0, 2, 4, 6, 8]), (1, 4, [0]), (100, 2, [0, 99])]
+)
+def test_spread_keeps_the_first_and_the_last(num, most, expected):
+    assert drawing.spread(range(num), most) == expected
 
 
 def test_thirty_two_lines_look_different():

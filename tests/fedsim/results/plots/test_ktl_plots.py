@@ -8,9 +8,11 @@ from PIL import Image
 
 from fedsim import config
 from fedsim.data import Federation
+from fedsim.metrics import ROUND_COLUMNS
 from fedsim.results.folder import RunFolder
-from fedsim.results.load import METRICS, load
+from fedsim.results.load import load
 from fedsim.results.plots import ktl as ktl_plots
+from fedsim.results.plots.drawing import save
 
 
 @pytest.fixture(autouse=True)
@@ -25,22 +27,15 @@ def run_folder(path: Path, *, channels: int = 3, rounds: int = 3, classes: int =
         images = np.full((classes, channels, 28, 28), 200, np.uint8)
         images[:, 0] = (10 * round + np.arange(classes))[:, None, None]
         folder.add_records(round, {"images": images})
-    folder.add_metrics(dict.fromkeys(METRICS, 0))
+    folder.add_metrics(dict.fromkeys(ROUND_COLUMNS, 0))
     return path
-
-
-@pytest.mark.parametrize(
-    ("num", "most", "expected"), [(3, 8, [0, 1, 2]), (9, 5, [0, 2, 4, 6, 8]), (1, 4, [0]), (100, 2, [0, 99])]
-)
-def test_spread_keeps_the_first_and_the_last(num, most, expected):
-    assert ktl_plots.spread(range(num), most) == expected
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_image_has_its_place_in_the_grid(tmp_path, channels):
     images = load(run_folder(tmp_path / "run", channels=channels)).records("images")
     rows = {f"round {round}": images[round]["images"] for round in images}
-    png, svg = ktl_plots.draw_images(rows, "title", tmp_path / "grid")
+    png, svg = save(ktl_plots.draw_images(rows), tmp_path / "grid")
     assert (png, svg) == (tmp_path / "grid.png", tmp_path / "grid.svg")
     with Image.open(png) as image:
         pixels = np.asarray(image.convert("RGB"))[:, :, 0]
@@ -56,29 +51,29 @@ def test_every_image_has_its_place_in_the_grid(tmp_path, channels):
 
 def test_of_many_classes_some_are_shown(tmp_path):
     rows = {"round 0": np.zeros((100, 1, 4, 4), np.uint8)}
-    _, svg = ktl_plots.draw_images(rows, "title", tmp_path / "grid")
+    _, svg = save(ktl_plots.draw_images(rows), tmp_path / "grid")
     text = svg.read_text()
     assert "<!-- 99 -->" in text and "<!-- 9 -->" in text and "<!-- 50 -->" not in text
 
 
 def test_some_rounds_of_a_run_with_the_first_and_the_last(tmp_path):
     run = load(run_folder(tmp_path / "run", rounds=20))
-    _, svg = ktl_plots.draw_generated(run, tmp_path / "images")
+    _, svg = save(ktl_plots.draw_generated(run), tmp_path / "images")
     text = svg.read_text()
     assert text.count("<!-- round ") == 8 and "<!-- round 0 -->" in text and "<!-- round 19 -->" in text
 
 
 def test_pictures_of_a_run_are_the_same_bytes_every_time(tmp_path):
     run = load(run_folder(tmp_path / "run"))
-    first = [path.read_bytes() for path in ktl_plots.draw_generated(run, tmp_path / "one")]
-    again = [path.read_bytes() for path in ktl_plots.draw_generated(run, tmp_path / "two")]
+    first = [path.read_bytes() for path in save(ktl_plots.draw_generated(run), tmp_path / "one")]
+    again = [path.read_bytes() for path in save(ktl_plots.draw_generated(run), tmp_path / "two")]
     assert len(first) == 2 and first == again
 
 
 def test_a_run_of_another_method_has_no_images(tmp_path):
     run = load(run_folder(tmp_path / "run", rounds=0))
-    assert ktl_plots.draw_generated(run, tmp_path / "images") == []
-    assert ktl_plots.draw_comparison({"a": run, "b": run}, tmp_path / "images") == []
+    assert ktl_plots.draw_generated(run) is None
+    assert ktl_plots.compare_generated({"a": run, "b": run}) is None
 
 
 def test_comparison_shows_a_client_s_own_images_first(tmp_path):
@@ -90,6 +85,6 @@ def test_comparison_shows_a_client_s_own_images_first(tmp_path):
     row = data.train.indices[data.train.labels == label][0]
     np.testing.assert_array_equal(own[label][0], data.train.dataset.inputs[row, :, :, 0])
     runs = {folder.name: load(folder) for folder in folders}
-    paths = ktl_plots.draw_comparison(runs, tmp_path / "plots", client=1)
+    paths = save(ktl_plots.compare_generated.draw(runs, client=1), tmp_path / "plots")
     text = paths[1].read_text()
     assert all(f"<!-- {name} -->" in text for name in ("client 1", "a", "b", str(label)))

@@ -44,7 +44,7 @@ def test_bytes_until_an_accuracy_was_measured(run):
     first = 3 * 10
     second = 3 * (10 + 10 + 100) + 3 * (10 + 400)
     third = second + 3 * (10 + 100) + 3 * (10 + 400)
-    assert accuracy_plots.bytes_until(run) == {0: first, 1: second, 2: third}
+    assert accuracy_plots.bytes_until(run).to_dict() == {0: first, 1: second, 2: third}
 
 
 def test_what_only_evaluates_others_is_not_the_method_s_cost(path):
@@ -55,25 +55,25 @@ def test_what_only_evaluates_others_is_not_the_method_s_cost(path):
 
 
 def test_client_accuracies(run):
-    clients, rounds, shares_MR = accuracy_plots.client_accuracies(run)
-    assert clients.tolist() == [0, 1, 2] and rounds.tolist() == [1, 2]  # nobody was tested in round 0
+    shares_MR = accuracy_plots.client_accuracies(run)
+    assert shares_MR.index.tolist() == [0, 1, 2]
+    assert shares_MR.columns.tolist() == [1, 2]  # nobody was tested in round 0
     np.testing.assert_allclose(shares_MR, [[1 / 4, 3 / 4], [2 / 4, 1], [1 / 5, 2 / 5]])
-    bands = accuracy_plots.client_bands(run)
-    np.testing.assert_allclose(bands[0], [1, 0.205, 0.475])  # a tenth of the way from one client to the next
 
 
 def test_payloads_are_sorted_by_meaning_then_size(run):
-    assert traffic_plots.payload_bytes(run) == {
+    sums = traffic_plots.by_payload(run, "wire_bytes")
+    assert sums.to_dict("index") == {
         "prototypes": {"up": 600, "down": 2400},
         "handshake": {"up": 150, "down": 150},
         "header": {"up": 90, "down": 90},
     }
-    assert list(traffic_plots.payload_bytes(run)) == ["prototypes", "handshake", "header"]
+    assert sums.index.tolist() == ["prototypes", "handshake", "header"]
 
 
 def test_the_parts_of_a_round_add_up_to_its_length(run):
     parts = timing_plots.seconds(run)
-    assert {name: values[0] for name, values in parts.items()} == {
+    assert parts.iloc[0].to_dict() == {
         "train": 1.0,
         "evaluate": 0.25,
         "other": 0.25,  # receive and upload
@@ -81,20 +81,19 @@ def test_the_parts_of_a_round_add_up_to_its_length(run):
         "wait": 2.5,
         "server": 0.5,
     }
-    np.testing.assert_allclose(sum(parts.values()), 5.0)
-    rounds, means = timing_plots.means(run, "round")
-    assert rounds.tolist() == [0, 1, 2] and means["train"].tolist() == [1.0, 1.0, 0.0]
+    np.testing.assert_allclose(parts.sum(axis=1), 5.0)
+    assert timing_plots.means(run, "round")["train"].to_dict() == {0: 1.0, 1: 1.0, 2: 0.0}
 
 
 def test_in_one_process_there_is_no_wire(tmp_path):
     parts = timing_plots.seconds(load(make_run(tmp_path / "run", wire=False)))
     assert not parts["wire"].any() and parts["server"].any()
-    np.testing.assert_allclose(sum(parts.values()), 5.0)
+    np.testing.assert_allclose(parts.sum(axis=1), 5.0)
 
 
 def test_margins_of_clients_and_of_what_they_use(run):
     """A client with one class has no margin; the global ones are multiplied by ten as clients do."""
-    assert prototype_plots.margins_by_round(run)[1] == {
+    assert prototype_plots.margins_by_round(run).loc[1].to_dict() == {
         "client_mean": 2.0,
         "client_max": 4.0,
         "global_mean": 20.0,
@@ -140,7 +139,44 @@ def test_numbers_of_one_quantity_share_a_panel(run):
         "train_loss": [""],
         "server_loss": ["first", ""],  # margins have a picture of their own
     }
-    assert panels["server_loss"][""][1].tolist() == [3.0, 2.0]
+    assert panels["server_loss"][""].to_dict() == {0: 3.0, 1: 2.0}
+
+
+def add_columns(path, **columns):
+    """To the metrics.csv of a run of three rounds."""
+    heading, *lines = (path / "metrics.csv").read_text().splitlines()
+    fields = [",".join(values) for values in zip(*columns.values(), strict=True)]
+    lines = [f"{line},{further}" for line, further in zip(lines, fields, strict=True)]
+    (path / "metrics.csv").write_text("\n".join([f"{heading},{','.join(columns)}", *lines]) + "\n")
+
+
+def test_each_number_is_drawn_once(path):
+    """An accuracy with the accuracies, known or not; any other in a panel."""
+    shares = ("0.5", "0.25", "0.75")
+    add_columns(path, trained_accuracy=shares, logit_accuracy=shares, entropy=shares)
+    run = load(path)
+    with drawing.style():
+        accuracies, panels = (
+            words(drawing.save(draw(run), path / name)[1])
+            for draw, name in ((accuracy_plots.draw_by_round, "a"), (metric_plots.draw_metrics, "b"))
+        )
+    assert {"before distillation 75.0 %", "logit 75.0 %"} <= accuracies
+    assert set(metric_plots.panels(run)) == {"train_loss", "server_loss", "entropy"}
+    assert "entropy" in panels and not {"trained accuracy", "logit accuracy"} & panels
+
+
+def test_numbers_that_are_not_finite_are_gaps(path, tmp_path):
+    gaps = ("nan", "0.5", "inf")
+    add_columns(path, server_accuracy=gaps, some_loss=gaps, nothing=("inf", "-inf", "nan"), huge=("1e300", "", ""))
+    text = (path / "metrics.csv").read_text()
+    assert ",2.0,4.0" in text
+    (path / "metrics.csv").write_text(text.replace(",2.0,4.0", ",inf,4.0", 1))  # the training loss of round 0
+    run = load(path)
+    drawn = {picture.plot.name: words(picture.svg) for picture in plots.draw_run(run, tmp_path / "plots")}
+    assert "server 50.0 %" in drawn["accuracy_by_round"]
+    assert set(metric_plots.panels(run)) == {"train_loss", "server_loss", "some_loss", "huge"}
+    assert metric_plots.panels(run)["some_loss"][""].to_dict() == {1: 0.5}
+    assert metric_plots.panels(run)["train_loss"][""].to_dict() == {1: 1.0}
 
 
 def test_the_partition_as_a_matrix(run):
@@ -154,7 +190,7 @@ def test_the_partition_as_a_matrix(run):
 def drawn(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn")
     path = make_run(folder / "run")
-    return {picture.name: picture for picture in plots.draw_run(load(path), path / "plots")}
+    return {picture.plot.name: picture for picture in plots.draw_run(load(path), path / "plots")}
 
 
 def test_every_picture_that_has_data_is_drawn(drawn):
@@ -200,7 +236,7 @@ def test_the_kernel_s_word_is_in_the_picture_of_the_traffic(drawn):
 def test_a_picture_is_the_same_bytes_every_time(drawn, run, tmp_path, name):
     plot = next(plot for plot in plots.PLOTS if plot.name == name)
     with drawing.style():
-        again = plot.draw(run, tmp_path / name)
+        again = drawing.save(plot(run), tmp_path / name)
     assert [path.read_bytes() for path in again] == [drawn[name].png.read_bytes(), drawn[name].svg.read_bytes()]
 
 
@@ -218,7 +254,7 @@ def test_without_data_nothing_is_drawn(tmp_path, run):
 def test_several_runs_in_one_picture(tmp_path):
     runs = {name: load(make_run(tmp_path / name)) for name in ("one", "two")}
     runs["alone"] = load(make_run(tmp_path / "alone", wire=False))
-    drawn = {picture.name: words(picture.svg) for picture in plots.draw_comparison(runs, tmp_path / "plots")}
+    drawn = {picture.plot.name: words(picture.svg) for picture in plots.draw_comparison(runs, tmp_path / "plots")}
     assert set(drawn) == {"accuracy_by_round", "accuracy_by_bytes", "margins"}
     assert {"one 69.2", "two 69.2", "alone 69.2"} <= drawn["accuracy_by_round"]
     assert {"one 69.2", "two 69.2"} <= drawn["accuracy_by_bytes"] and "alone 69.2" not in drawn[
@@ -232,5 +268,5 @@ def test_a_wide_range_of_costs_is_drawn_on_a_logarithmic_axis(tmp_path):
     text = (dear / "ledger.csv").read_text()
     (dear / "ledger.csv").write_text(text.replace(",400\n", ",400000\n"))
     runs = {path.name: load(path) for path in (cheap, dear)}
-    _, svg = accuracy_plots.draw_comparison_by_bytes(runs, tmp_path / "plots" / "bytes")
+    _, svg = drawing.save(accuracy_plots.compare_by_bytes(runs), tmp_path / "plots" / "bytes")
     assert {"10 kB", "100 kB", "1 MB"} <= words(svg)

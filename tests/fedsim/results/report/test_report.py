@@ -137,6 +137,27 @@ def test_what_the_server_s_step_is_made_of(page):
     ]
 
 
+def test_every_column_of_the_metrics_has_a_row(page):
+    """Training losses 2 and 1; accuracies 4 and 9 of 13."""
+    headings, *rows = page.table("metric")
+    assert headings == ["metric", "first", "smallest", "largest", "last"]
+    shown = {name: numbers for name, *numbers in rows}
+    assert list(shown)[:2] == ["accuracy", "pooled_accuracy"] and len(shown) == 11
+    assert shown["accuracy"] == ["30.77 %", "30.77 %", "69.23 %", "69.23 %"]
+    assert shown["train_loss"] == ["2", "1", "2", "1"] and shown["clients"] == ["3"] * 4
+
+
+def test_what_clients_report_of_their_own_has_a_column(tmp_path):
+    path = make_run(tmp_path / "run")
+    heading, *lines = (path / "clients.csv").read_text().splitlines()
+    heading += ",trained_correct,trained_tested,ece"
+    lines = [f"{line},{'1,4,0.125' if line.startswith('1,') else ',,'}" for line in lines]  # in round 1 alone
+    (path / "clients.csv").write_text("\n".join([heading, *lines]) + "\n")
+    table = report_tables.clients(load(path))
+    assert table.headings[-2:] == ["last ece", "last before distillation"]
+    assert [row[-2:] for row in table.rows] == [["0.125", "25.00 %"]] * 3
+
+
 def test_the_facts_on_top(page):
     for fact in ("69.23 %", "round 2", "840 B", "2.64 kB", "3 of 3", "12.5 s", "the run is complete"):
         assert fact in page.text
@@ -206,6 +227,7 @@ def test_several_runs_on_one_page(path, tmp_path):
         ["a run", "fedproto", "spiral", "3", "2", "69.23 %", "2", "69.23 %", "840 B", "2.64 kB", "12.5"],
         ["other", "local", "spiral", "3", "2", "69.23 %", "2", "69.23 %", "–", "–", "12.5"],
     ]
+    assert "stopped early" not in page.text
     assert page.figures == 3
     names = sorted(path.name for path in (tmp_path / "pages" / "both_plots").iterdir())
     assert names == [
@@ -214,6 +236,14 @@ def test_several_runs_on_one_page(path, tmp_path):
         for kind in ("png", "svg")
     ]
     assert page.table("option")[1:] == [["method.name", "fedproto", "local"]]
+
+
+def test_a_run_that_stopped_early_is_marked_among_others(path, tmp_path):
+    other = make_run(tmp_path / "<i>", wire=False)
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(summary | {"completed": False}))
+    text = report.write_comparison([path, other], tmp_path / "both.html").read_text()
+    assert '<th>&lt;i&gt; <span class="bad">(stopped early)</span></th>' in text and "<th>a run</th>" in text
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
@@ -270,7 +300,7 @@ if CHROMIUM:  # without a browser there is nothing to open the page with
         assert console == []
         assert found["content"] == found["inner"] > width - 20, "nothing sticks out at the side"
         assert len(found["pictures"]) == 13 and min(found["pictures"]) > 0.75 * min(width, 560)
-        assert found["tables"][:4] == [4, 7, 4, 8]
+        assert found["tables"][:5] == [12, 4, 7, 4, 8]
 
     def test_a_browser_complains_of_what_is_wrong(tmp_path):
         """The test above would see an error."""
