@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsim import methods, models
+from fedsim import models
 from fedsim.config import Experiment
 from fedsim.contract import Contract
 from fedsim.costs import rehearsal
@@ -30,7 +30,7 @@ def setting_of(experiment: Experiment, federation: Federation) -> Setting:
 
 
 def contract_of(experiment: Experiment) -> Contract:
-    return methods.load(experiment.method_name).contract(experiment.method_config())
+    return experiment.method_module.contract(experiment.method_config())
 
 
 def make_client(experiment: Experiment, federation: Federation, client: int, device: torch.device = CPU) -> Client:
@@ -53,7 +53,7 @@ def make_client(experiment: Experiment, federation: Federation, client: int, dev
         public=federation.public if experiment.data.public_samples else None,
         global_test=federation.global_test if experiment.data.global_test else None,
     )
-    return methods.load(experiment.method_name).Client(context)
+    return experiment.method_module.Client(context)
 
 
 def make_server(
@@ -73,7 +73,7 @@ def make_server(
         device=device,
         stopwatch=stopwatch or Stopwatch(),
     )
-    return methods.load(experiment.method_name).Server(context)
+    return experiment.method_module.Server(context)
 
 
 def check(experiment: Experiment) -> Federation:
@@ -84,7 +84,7 @@ def check(experiment: Experiment) -> Federation:
     federation.client(0)
     for client in range(experiment.run.clients):
         setting.model(client)
-    module = methods.load(experiment.method_name)
+    module = experiment.method_module
     if hasattr(module, "check"):
         module.check(setting)
     return federation

@@ -10,13 +10,14 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import tomli_w
 from msgspec import Meta
 
-from fedsim import methods
+from fedsim import methods, own_files
 from fedsim.errors import UnknownName, UserError
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -159,18 +160,24 @@ class Experiment(Section, frozen=True, kw_only=True):
 
     @property
     def method_name(self) -> str:
-        return methods.canonical(self.method["name"])
+        """What the method is called; for a file of one's own, the file's name."""
+        return methods.label(methods.canonical(self.method["name"]))
+
+    @property
+    def method_module(self) -> ModuleType:
+        return methods.load(self.method["name"])
 
     def method_config(self) -> Any:
         """The method's own options, typed and checked."""
         options = {key: value for key, value in self.method.items() if key != "name"}
-        return _convert(options, methods.load(self.method_name).Config, "method")
+        return _convert(options, self.method_module.Config, "method")
 
 
 def build(layers: Iterable[Mapping[str, Any]]) -> Experiment:
     """Merge nested mappings, later ones over earlier ones, and check every name and value."""
     merged: dict[str, Any] = {}
-    for layer in layers:
+    for given in layers:
+        layer = own_files.absolute(given, Path())
         if _changes_method(merged, layer):
             merged["method"] = {}  # another method's options mean nothing to this one
         _merge(merged, layer)
@@ -179,6 +186,7 @@ def build(layers: Iterable[Mapping[str, Any]]) -> Experiment:
         raise UserError(
             f'method = {method!r} is not valid: write a section with its name, such as name = "fedtgp".'
         )
+    own_files.check_names(merged)
     # A method may need more of other sections than their own defaults, such as public samples.
     complete: dict[str, Any] = {}
     for layer in (getattr(methods.load(method["name"]), "DEFAULTS", {}), merged):
@@ -186,13 +194,14 @@ def build(layers: Iterable[Mapping[str, Any]]) -> Experiment:
     experiment: Experiment = _convert(complete, Experiment, "")
     # All method options are written out, so that config.toml says what ran even after defaults change.
     options = msgspec.to_builtins(experiment.method_config())
-    return msgspec.structs.replace(experiment, method={"name": experiment.method_name, **options})
+    name = methods.canonical(experiment.method["name"])
+    return msgspec.structs.replace(experiment, method={"name": name, **options})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A config layer from a file."""
+    """A config layer from a file; own code is looked for from where the file is."""
     try:
-        return tomllib.loads(path.read_text())
+        return own_files.absolute(tomllib.loads(path.read_text()), path.parent)
     except FileNotFoundError:
         raise UserError(f"there is no config file {path}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -212,8 +221,13 @@ def parse_setting(text: str) -> dict[str, Any]:
     return {path[0]: {path[1]: parsed}}
 
 
+def to_layer(experiment: Experiment) -> dict[str, Any]:
+    """All of it, as `build` takes it."""
+    return msgspec.to_builtins(experiment)
+
+
 def to_toml(experiment: Experiment) -> str:
-    return tomli_w.dumps(msgspec.to_builtins(experiment))
+    return tomli_w.dumps(to_layer(experiment))
 
 
 def to_json(experiment: Experiment) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsim import methods, models
+from fedsim import models
 from fedsim.config import Experiment, Model
 from fedsim.contract import Arrays
 from fedsim.data import ClientData, Federation, Subset
@@ -70,7 +70,7 @@ class Setting:
 
     @property
     def about(self) -> About:
-        return methods.load(self.experiment.method_name).ABOUT
+        return self.experiment.method_module.ABOUT
 
     @property
     def architectures(self) -> list[str]:
@@ -89,14 +89,14 @@ class Setting:
     @cached_property
     def dimensions(self) -> dict[str, int]:
         """The letters that the method's contract may use for fixed sizes: the task's, and the method's own."""
-        module = methods.load(self.experiment.method_name)
+        module = self.experiment.method_module
         own = module.sizes(self) if hasattr(module, "sizes") else {}
         return self.task.dimensions | own
 
     @cached_property
     def rehearsed_dimensions(self) -> dict[str, int]:
         """All letters but those that count classes; what only training would show has the size of a rehearsal."""
-        module = methods.load(self.experiment.method_name)
+        module = self.experiment.method_module
         free = module.rehearsal_sizes(self) if hasattr(module, "rehearsal_sizes") else {}
         return self.dimensions | free
 

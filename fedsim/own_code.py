@@ -3,23 +3,31 @@
 `./nets.py:Small` is something in a file, `package.module:Small` something in a module that Python finds. Of a
 file only the file itself is run, under a name of its own and with sys.path as it was, so nothing beside it is
 picked up by accident. Code never travels: every node names its own copy, and `sha256` tells whether two are equal.
+
+A run folder keeps copies. One of them runs as the file that it was copied from: it has that file's `__file__`, so
+what lies beside the original is found, and where that has been imported already it is the same module.
 """
 
 import contextlib
 import hashlib
 import importlib
 import importlib.util
+import json
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from fedsim.errors import UnknownName, UserError
 
+ORIGINS = "origins.json"
+"""Beside copies: {name of the copy: {"from": the place it was copied from, "sha256": its hash}}."""
+
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_allowed: Mapping[str, str] | None = None  # None: everything, because it is the user who names it
 
 
 def names_code(text: str) -> bool:
@@ -51,11 +59,24 @@ def load(place: str, name: str) -> Any:
 
 def load_module(place: str) -> ModuleType:
     """The whole file or module; a file that has not changed since is run once in a process."""
+    if _allowed is not None and place not in _allowed:
+        raise UserError(f"{place} is code that the run names but nobody named here, so it is not run here.")
+    place = _here(place)
     return _load_file(place) if place.endswith(".py") else _import(place)
+
+
+def allow_only(copies: Mapping[str, str]) -> None:
+    """From now on this process runs no own code but this: place as an experiment has it -> file or module here.
+
+    It is for clients, to whom a server may name code, but neither send it nor choose what they run.
+    """
+    global _allowed
+    _allowed = copies
 
 
 def file_of(place: str) -> Path:
     """The one file that is run."""
+    place = _here(place)
     if not place.endswith(".py"):
         return Path(str(_import(place).__file__))
     path = Path(place).expanduser().resolve()
@@ -67,6 +88,16 @@ def file_of(place: str) -> Path:
 def sha256(place: str) -> str:
     """The hash of that file, equal for equal copies on different machines."""
     return hashlib.sha256(file_of(place).read_bytes()).hexdigest()
+
+
+def original(path: Path) -> Path:
+    """Where a copy in a run folder was copied from, if that is still there; any other file is its own original."""
+    try:
+        record = json.loads((path.parent / ORIGINS).read_text())[path.name]
+    except (OSError, ValueError, KeyError):
+        return path
+    found = Path(record["from"])
+    return found if found.is_file() else path
 
 
 @contextlib.contextmanager
@@ -86,21 +117,28 @@ def explained(doing: str, file: Path) -> Iterator[None]:
         raise UserError(f"{doing} ({f'line {line}, ' if line else ''}{what}); mend it and try again.") from error
 
 
+def _here(place: str) -> str:
+    """What stands in for a place in this process."""
+    return place if _allowed is None else _allowed.get(place, place)
+
+
 def _load_file(place: str) -> ModuleType:
     path = file_of(place)
     source = path.read_bytes()
     # Path and content in the name: two files called data.py, or one that was edited, are different modules.
-    digest = hashlib.sha256(str(path).encode() + b"\0" + source).hexdigest()[:16]
+    first = original(path)
+    digest = hashlib.sha256(str(first).encode() + b"\0" + source).hexdigest()[:16]
     name = f"fedsim_own_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
+    shown = first if first.read_bytes() == source else path  # in tracebacks
     module = ModuleType(name)
-    module.__file__ = str(path)
+    module.__file__ = str(first)
     sys.modules[name] = module  # dataclasses look their module up while they are made
     try:
         with explained(f"{place} cannot be imported", path):
             # Not importlib's loader, which would leave a __pycache__ in the user's folder.
-            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+            exec(compile(source, str(shown), "exec", dont_inherit=True), module.__dict__)
     except UserError as error:
         del sys.modules[name]
         if (missing := _module_beside(path, error.__cause__)) is not None:
@@ -137,10 +175,11 @@ def _public_names(module: ModuleType) -> list[str]:
 
 
 def _line_in(path: Path, error: BaseException) -> int | None:
-    if isinstance(error, SyntaxError) and error.filename == str(path):
+    same = {str(path), str(original(path))}
+    if isinstance(error, SyntaxError) and error.filename in same:
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename in same), None)
 
 
 def _module_beside(path: Path, error: BaseException | None) -> str | None:

@@ -5,9 +5,12 @@ also the one place where arrays are copied: what comes off the wire are read-onl
 memory, and a method may keep and change what it is given.
 """
 
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 
-from fedsim import config, contract
+from fedsim import config, contract, own_code, own_files
 from fedsim.config import Experiment
 from fedsim.contract import Arrays, Contract, Fields
 from fedsim.metrics import check_metrics as check_metrics  # scalars pass the border with the arrays
@@ -39,10 +42,17 @@ def where(client: int, round: int, direction: str) -> str:
 
 
 def pack_experiment(experiment: Experiment) -> Parcel:
-    """The experiment as one array of JSON text, which is how Welcome carries it."""
-    text = np.frombuffer(config.to_json(experiment), np.uint8)
-    return pack({"experiment": text}, {"experiment": "experiment"})
+    """As Welcome carries it: one array of JSON text, and a second one with the hashes of the own code that the
+    experiment names, where it names any."""
+    texts = {"experiment": config.to_json(experiment)}
+    if hashes := own_files.hashes(config.to_layer(experiment)):
+        texts["code"] = msgspec.json.encode(hashes)
+    arrays = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
+    return pack(arrays, dict.fromkeys(arrays, "experiment"))
 
 
-def unpack_experiment(arrays: Arrays) -> Experiment:
+def unpack_experiment(arrays: Arrays, code: Sequence[str] = ()) -> Experiment:
+    """`code` are the files and modules that may be run here: one for each that the experiment names, and equal."""
+    hashes = msgspec.json.decode(arrays["code"].tobytes(), type=dict[str, str]) if "code" in arrays else {}
+    own_code.allow_only(own_files.matched(hashes, code))
     return config.from_json(arrays["experiment"].tobytes())

@@ -3,7 +3,7 @@
     client                         server
       │  Hello ───────────────────►  │   who I am, where I run
       │  ◄─────────────── Welcome    │   the experiment; which checkpoint to restore   (or Refusal)
-      │  Ready ───────────────────►  │   data and model are loaded; set-up arrays
+      │  Ready ───────────────────►  │   data and model are loaded; set-up arrays      (or Refusal)
       │  ◄───────────────── Setup    │   set-up arrays, once, when the method has any
       │  ◄────────────────── Work    │   what came down; evaluate? train? save?
       │  Result ──────────────────►  │   metrics; what goes up                         (or Failure)
@@ -51,7 +51,7 @@ class Hello(Message, tag="hello", frozen=True, kw_only=True):
 
 
 class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
-    """Carries the experiment as one array of JSON text."""
+    """Carries the experiment as an array of JSON text, and a second one with the hashes of own code it names."""
 
     run: RunId
     states: StatesId
@@ -61,6 +61,8 @@ class Welcome(Message, tag="welcome", frozen=True, kw_only=True):
 
 
 class Refusal(Message, tag="refusal", frozen=True, kw_only=True):
+    """Of the server: this client may not join, or not stay. Of a client: it cannot take part."""
+
     reason: Text
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from torch import nn
 
-from fedsim import method, methods
+from fedsim import method
 from fedsim.config import Data, Experiment, Run, Train, to_json
 from fedsim.contract import CLASSES_HELD, Arrays, Contract, Field, Fields
 from fedsim.costs.formula import classes_covered
@@ -49,7 +49,7 @@ class Messages:
 
     def __init__(self, setting: Setting, classes: set[int]):
         self._method = setting.experiment.method_name
-        self._contract: Contract = methods.load(self._method).contract(setting.config)
+        self._contract: Contract = setting.experiment.method_module.contract(setting.config)
         self._letters = sizes_of(setting) | {CLASSES_HELD: len(classes)}
         self._classes = sorted(classes)
 

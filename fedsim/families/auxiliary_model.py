@@ -60,7 +60,7 @@ def auxiliary_name(context: ClientContext | ServerContext | Setting) -> str:
                 f"method.auxiliary = {wanted!r} is more than one model, but all clients share the same; "
                 "give the name of a single model, such as CNN."
             )
-        return groups.entries(wanted)[0].name
+        return groups.entries(wanted)[0].group
     if len(context.task.input_shape) != 3:
         return "MLP"
     extractors = [entry.model for entry in groups.entries(context.experiment.model.group)]

@@ -4,6 +4,7 @@ Operations are counted by torch for the forward pass of one sample: two for each
 matrix products and attention, none for what is done element by element.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,9 @@ PUBLISHED_FLOPS = {
 """FedTGP, Table 8, for CIFAR-100. The table cites other papers, which count for other image sizes, stems and
 conventions, so no single way of counting gives these numbers. Table 12 was made from them."""
 
+_CANNOT_COUNT = (RuntimeError, NotImplementedError, ValueError, TypeError)
+"""What an own model may raise on the meta device, for example where it looks at numbers."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -35,7 +39,8 @@ class Profile:
 
     name: str
     num_parameters: int
-    forward_flops: int
+    forward_flops: int | None
+    """None for an own model that cannot be computed without numbers."""
     backbone_dim: int
     feature_dim: int
     head: str
@@ -69,10 +74,13 @@ def round_flops(forward: Sequence[float], num_clients: int, factor: float) -> fl
 def _profile(config: Model, client: int, input_shape: tuple[int, ...], num_classes: int) -> Profile:
     with torch.device("meta"):
         model = build(config, client, input_shape, num_classes)
+    flops: int | None = None
+    with contextlib.suppress(*_CANNOT_COUNT if groups.entry(config, client).is_elsewhere else ()):
+        flops = forward_flops(model, input_shape)
     return Profile(
         name=model.name,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        forward_flops=forward_flops(model, input_shape),
+        forward_flops=flops,
         backbone_dim=model.backbone_dim,
         feature_dim=model.feature_dim,
         head=_describe(model.head),

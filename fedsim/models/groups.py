@@ -2,7 +2,8 @@
 
 A group is a list of entries, and client i gets entry i mod X. An entry is a model's name, and `:256` after it
 puts a hidden layer of 256 units into the head, as in the groups with heterogeneous classifiers (HtC4). Users
-write their own groups in the same way: `model.group = "CNN,ResNet18:256"`.
+write their own groups in the same way: `model.group = "CNN,ResNet18:256"`. Models from elsewhere (`own.py`) stand
+in them like any other: `CNN,./nets.py:Small,timm:mobilenetv3_small_050`.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from functools import cache
 
 from fedsim.config import Model
 from fedsim.errors import UnknownName, UserError
-from fedsim.models import cnn, resnet_small, torchvision_zoo
+from fedsim.models import cnn, own, resnet_small, torchvision_zoo
 from fedsim.models.base import Backbone
 
 BackboneMaker = Callable[[str, tuple[int, ...], Model], Backbone]
@@ -61,7 +62,17 @@ class Entry:
     mapping: str  # "pool" or "project"
 
     @property
+    def is_elsewhere(self) -> bool:
+        return self.model not in MODELS
+
+    @property
     def name(self) -> str:
+        """What people call it, and the name by which its first weights are drawn."""
+        return own.label(self.model) if self.is_elsewhere else self.group
+
+    @property
+    def group(self) -> str:
+        """As a group of one."""
         return ":".join((self.model, *map(str, self.head_hidden)))
 
 
@@ -77,6 +88,9 @@ def entries(group: str) -> tuple[Entry, ...]:
     for part in group.split(","):
         name, _, hidden = part.strip().partition(":")
         known = _NAMES.get(_key(name))
+        if known is None and own.is_elsewhere(part.strip()):
+            found.append(Entry(part.strip(), (), "pool"))
+            continue
         if known is None:
             raise UnknownName("model group", name, group_names())
         if known in GROUPS:

@@ -37,7 +37,7 @@ def num_cores() -> int:
 
 
 def operations(experiment: Experiment) -> float | None:
-    """What the clients of a run do, in operations of a matrix product; None for data of the user's own."""
+    """What the clients of a run do, in operations of a matrix product; None for own data or models."""
     facts = DATASETS.get(experiment.data.dataset)
     if facts is None:
         return None
@@ -49,7 +49,8 @@ def operations(experiment: Experiment) -> float | None:
     # Prototypes, logits and the like cost about one more pass; public samples are passed once or twice.
     trained = (num_train * train.local_epochs + 2 * data.public_samples * run.clients) * run.participation
     passed = num_train * run.participation + num_test / run.evaluate_every
-    return run.rounds * (trained + EVALUATION_SHARE * passed) * _sample_operations(experiment, facts.input_shape)
+    of_sample = _sample_operations(experiment, facts.input_shape)
+    return None if of_sample is None else run.rounds * (trained + EVALUATION_SHARE * passed) * of_sample
 
 
 def seconds(experiments: Iterable[Experiment], speed: float) -> float | None:
@@ -74,9 +75,11 @@ def duration(seconds: float | None) -> str:
     return f"{round(years * 12)} months" if years < 2 else f"{round(years)} years"
 
 
-def _sample_operations(experiment: Experiment, input_shape: tuple[int, ...]) -> float:
+def _sample_operations(experiment: Experiment, input_shape: tuple[int, ...]) -> float | None:
     """Training on one sample, the mean over the clients."""
     entries = groups.entries(experiment.model.group)
     given = [entries[client % len(entries)].model for client in range(experiment.run.clients)]
+    if not set(given) <= TRAINING_MFLOPS.keys():
+        return None
     area = math.prod(input_shape[1:]) / PUBLISHED_PIXELS if len(input_shape) == 3 else 1.0
     return 1e6 * area * sum(TRAINING_MFLOPS[model] for model in given) / len(given)

@@ -1,6 +1,7 @@
 """The run folder. It is enough to reproduce, resume or redraw a run.
 
 config.toml      the complete experiment
+code/            copies of the user's own files that it names
 partition.csv    how many samples of which class each client holds
 metrics.csv      one row a round; the same bits for the same config and seed, however it was run
 clients.csv      one row a round and client, likewise
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 from safetensors.numpy import load_file, save_file
 
-from fedsim.config import Experiment, build, read_toml, to_toml
+from fedsim import own_files
+from fedsim.config import Experiment, build, read_toml, to_layer
 from fedsim.errors import UserError
 from fedsim.learning.stopwatch import Spent
 from fedsim.metrics import CLIENT_COLUMNS
@@ -58,7 +61,8 @@ class RunFolder:
             ) from None
         except OSError as error:
             raise UserError(f"the results folder {path} cannot be made: {error.strerror}.") from None
-        (path / "config.toml").write_text(to_toml(experiment))
+        layer = own_files.save_copies(to_layer(experiment), path / "code")
+        (path / "config.toml").write_text(tomli_w.dumps(layer))
         (path / "logs").mkdir()
         return cls(path)
 
@@ -81,6 +85,8 @@ class RunFolder:
             yield
 
     def experiment(self) -> Experiment:
+        """With the folder's own copies of the code that it names."""
+        own_files.check_copies(self.path / "code")
         return build([read_toml(self.path / "config.toml")])
 
     @property

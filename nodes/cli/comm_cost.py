@@ -46,7 +46,7 @@ _TARGETS = {name: TARGETS[name] for name in _OF_A_RUN} | {"heartbeat": ("cluster
     "--model-group", "groups", multiple=True, default=["HtFE8"], help="Group of models, or one model; repeatable."
 )
 @click.option("--clients", default="20", help="Number of clients, or a series: 10,20,50.")
-@click.option("--methods", default="all", help="all, or names with commas.")
+@click.option("--methods", default="all", help="all that ship, or some with commas: fedtgp,./my_method.py.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, help="Whole rounds measured.")
 @click.option("--partition", help="dirichlet, pathological or iid.")
 @click.option("--beta", type=float, help="Concentration of the Dirichlet partition.")

@@ -22,6 +22,7 @@ _EXAMPLES = """
 Examples:
   fedsim methods                 all methods in a table
   fedsim methods fedtgp          one of them: its equations, its options, its contract
+  fedsim methods ./my_method.py  likewise one of your own
 """
 
 
@@ -40,6 +41,8 @@ def command(name: str | None) -> None:
         console = Console(highlight=False, width=_PIPE_COLUMNS)
     if name is None:
         console.print(_overview(methods.names(), wide=console.width >= _COLUMNS_FOR_ALL))
+        if installed := methods.installed():
+            console.print(f"Of installed packages: {', '.join(sorted(installed))}.")
     else:
         _show(console, methods.load(name))
 

@@ -37,7 +37,10 @@ def list_groups() -> None:
     console = Console()
     console.print(table)
     console.print(f"Groups of one: {', '.join(groups.MODELS)}.")
-    console.print("Your own: names separated by commas; CNN:256 has a hidden layer of 256 units in its head.")
+    console.print(
+        "Your own: names separated by commas; CNN:256 has a hidden layer of 256 units in its head. Models from "
+        "elsewhere: ./nets.py:Small, package.module:Small, timm:NAME, torchvision:NAME."
+    )
 
 
 @command.command("show")
@@ -89,6 +92,11 @@ def show(
     size = "x".join(map(str, input_shape))
     console = Console()
     console.print(_entries_table(f"{group} on {size}, {num_classes} classes", profiles, clients))
+    if unknown := [profile.name for profile in profiles if profile.forward_flops is None]:
+        console.print(
+            f"FLOPs of {', '.join(unknown)} cannot be counted: the code looks at numbers while it computes."
+        )
+        return
     console.print(_round_table(profiles, input_shape, clients, flop_factor))
 
 
@@ -100,7 +108,7 @@ def _entries_table(title: str, profiles: list[Profile], num_clients: int) -> Tab
         table.add_row(
             profile.name,
             f"{profile.num_parameters:,}",
-            f"{profile.forward_flops:,}",
+            "–" if profile.forward_flops is None else f"{profile.forward_flops:,}",
             f"{profile.backbone_dim} → {profile.feature_dim}",
             profile.head,
             _client_list(range(index, num_clients, len(profiles))),
@@ -113,7 +121,7 @@ def _round_table(profiles: list[Profile], input_shape: tuple[int, ...], num_clie
     from fedsim.models import flops
 
     auxiliary = min(range(len(profiles)), key=lambda index: profiles[index].num_parameters)
-    columns = {"counted": [float(profile.forward_flops) for profile in profiles]}
+    columns = {"counted": [float(profile.forward_flops or 0) for profile in profiles]}
     names = [profile.name for profile in profiles]
     if input_shape == flops.PUBLISHED_SHAPE and set(names) <= flops.PUBLISHED_FLOPS.keys():
         columns["paper's Table 8"] = [flops.PUBLISHED_FLOPS[name] for name in names]

@@ -48,7 +48,7 @@ Examples:
 def experiment_options(function: Any) -> Any:
     """The options that say what is run; shared by every command that needs an experiment."""
     options = [
-        click.option("--method", help="Name of a method, for example fedtgp."),
+        click.option("--method", help="A method: fedtgp, ./my_method.py or package.module."),
         click.option("--dataset", help="Name of a data set, or your own: a path, ./FILE.py:FUNCTION, hf:NAME."),
         click.option("--data-dir", help="Where to look for data first."),
         click.option("--clients", type=int, help="Number of clients."),
@@ -57,7 +57,7 @@ def experiment_options(function: Any) -> Any:
         click.option("--partition", help="dirichlet, pathological or iid."),
         click.option("--beta", type=float, help="Concentration of the Dirichlet partition."),
         click.option("--classes-per-client", type=int, help="Of the pathological partition."),
-        click.option("--model-group", help="Group of models, or one model for everyone."),
+        click.option("--model-group", help="Models with commas: a group, CNN2, ./nets.py:Small, timm:NAME."),
         click.option("--feature-dim", type=int, help="K, the size of a prototype."),
         click.option("--batch-size", type=int),
         click.option("--local-epochs", type=int),

@@ -15,7 +15,7 @@ import torch
 from fedsim import assembly
 from fedsim.contract import Arrays
 from fedsim.data import Federation
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, UserError
 from nodes.border import Border, check_metrics, unpack_experiment, where
 from nodes.checkpoint import StateFiles, client_files
 from nodes.client.options import ClientOptions
@@ -127,7 +127,11 @@ class ClientNode:
         """Build everything anew, also after a reconnection to a server that was started again."""
         self._run = welcome.run
         self._last_round, self._last_answer = -1, None
-        experiment = unpack_experiment(arrays)
+        try:
+            experiment = unpack_experiment(arrays, self.options.code)
+        except UserError as error:
+            self._refuse(str(error))
+            return
         torch.set_num_threads(1)
         federation = Federation(experiment)
         device = torch.device(self.placement.device)
@@ -150,6 +154,11 @@ class ClientNode:
             pss_bytes=processes.pss_bytes(),
         )
         self._socket.send(ready, parcel)
+
+    def _refuse(self, reason: str) -> None:
+        """We cannot take part; the run may go on without us, or with a client of this id that can."""
+        self._socket.send(messages.Refusal(reason=reason[:_MAX_ERROR_CHARS]))
+        self._end(reason, EXIT_REFUSED)
 
     def on_setup(self, arrays: Arrays) -> None:
         fields = self._border.contract.setup_down

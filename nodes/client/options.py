@@ -85,6 +85,8 @@ class ClientOptions:
     """How often a killed client is restarted."""
     max_frame_mib: Annotated[int, click.IntRange(1)] = _CLUSTER.max_frame_mib
     """Largest single array; the same as the server's cluster.max_frame_mib."""
+    code: Annotated[tuple[str, ...], str, "--method"] = ()
+    """Your copy of a Python file that the run names: its method, models or data. May be given several times."""
     logs: Annotated[Path | None, Path] = None
     """A folder for one log file a client; by default all print here."""
 
@@ -106,8 +108,15 @@ class ClientOptions:
 
     def words(self) -> list[str]:
         """As they are typed: all that is not as it would be anyway."""
-        changed = [item.name for item in fields(self) if getattr(self, item.name) != item.default]
-        return [word for name in changed for word in (_flag(name), _typed(getattr(self, name)))]
+        changed = {
+            item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default
+        }
+        return [
+            word
+            for name, given in changed.items()
+            for value in (given if isinstance(given, tuple) else (given,))
+            for word in (_flag(name), _typed(value))
+        ]
 
 
 def _flag(name: str) -> str:
@@ -128,5 +137,8 @@ def click_options() -> list[click.Parameter]:
         kind, *aliases = getattr(hints[item.name], "__metadata__", [hints[item.name]])
         known = {"required": True} if item.default is dataclasses.MISSING else {"default": item.default}
         flags = [_flag(item.name), *aliases]
-        options.append(click.Option(flags, type=kind, help=docs[item.name], show_default=True, **known))
+        several = isinstance(item.default, tuple)
+        options.append(
+            click.Option(flags, type=kind, multiple=several, help=docs[item.name], show_default=True, **known)
+        )
     return options

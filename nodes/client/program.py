@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from fedsim import own_code
 from nodes.client.node import EXIT_NO_SERVER, ClientNode
 from nodes.client.options import ClientOptions
 from nodes.launchers import processes, zygote
@@ -30,6 +31,8 @@ def run_clients(options: ClientOptions, *, by_hand: bool = False) -> int:
     """
     host_of(options.connect, listens=False)  # refused here, once, and not by every client
     secrets = {client: _secret(options.keys, client) for client in options.ids}
+    for place in options.code:
+        own_code.file_of(place)
     if options.logs is not None:
         options.logs.mkdir(parents=True, exist_ok=True)
     if by_hand:

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsim import own_files
+from fedsim.config import to_layer
 from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
 from nodes.display.run import Display
@@ -50,6 +52,11 @@ class Launcher(ABC):
     @abstractmethod
     def kill_clients(self) -> None:
         """End whatever clients are left, at once."""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The own code of the experiment, as the run folder has it."""
+        return tuple(own_files.places(to_layer(self.experiment)))
 
     @property
     def interrupted(self) -> bool:

@@ -43,6 +43,7 @@ class LocalLauncher(Launcher):
             state_dir=self.folder.checkpoints,
             # One that has answered already needs a checkpoint to go on from; the server refuses it otherwise.
             restarts=_MAX_RESTARTS,
+            code=self.code,
             logs=self.folder.logs,
         )
         return run_clients(options)

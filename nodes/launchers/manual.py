@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from fedsim.config import Experiment, to_toml
+from fedsim import own_files
+from fedsim.config import Experiment, to_layer, to_toml
 from fedsim.errors import UserError
 from nodes.client.options import ClientOptions, id_range
 
@@ -24,7 +25,9 @@ def print_commands(experiment: Experiment, folder: Path, port: int) -> None:
         ) from None
     ids, address = list(range(experiment.run.clients)), f"tcp://SERVER:{port}"
     server = f"--config {shlex.quote(str(config))} --bind {address} --keys keys --out {shlex.quote(str(folder))}"
-    clients = ClientOptions.of(experiment.cluster, connect=address, ids=ids, keys=Path("keys")).between_machines()
+    code = tuple(own_files.copy_name(place) for place in own_files.places(to_layer(experiment)))
+    options = ClientOptions.of(experiment.cluster, connect=address, ids=ids, keys=Path("keys"), code=code)
+    words = options.between_machines().words()
     click.echo(
         f"""\
 # The experiment is in {config}. Replace SERVER by the address of the server's machine.
@@ -34,9 +37,9 @@ fedsim keys new server --folder keys
 python -m nodes.server {server}
 
 # On each client machine: make keys for its clients, send client-*.key to the server, fetch server.key from it.\
-{_example_of_sharing(ids)}
+{_example_of_sharing(ids)}{f"{chr(10)}# Copy {', '.join(code)} to it: code never travels." if code else ""}
 fedsim keys new {id_range(ids)} --folder keys
-python -m nodes.client {shlex.join(clients.words())}"""
+python -m nodes.client {shlex.join(words)}"""
     )
 
 

@@ -2,7 +2,7 @@
 
 Ray only decides where hosts run and tells when one has died; messages still go over our own sockets, so they are
 measured like everywhere else. The nodes of a Ray cluster trust each other with code, so the clients' secret
-keys are handed to them through Ray; on every other way to start a run, secrets never travel.
+keys and the files of own code are handed to them through Ray; on every other way to start a run, neither travels.
 """
 
 import importlib
@@ -40,14 +40,15 @@ def require_ray() -> None:
         raise UserError("Ray is not installed; run: pip install 'fedsim-htfl[ray]'")
 
 
-def run_host(options: list[str], secrets: dict[str, bytes]) -> int:
+def run_host(options: list[str], secrets: dict[str, bytes], code: dict[str, bytes]) -> int:
     """Runs on a node: the same program that a person would start there by hand."""
     with tempfile.TemporaryDirectory(prefix="fedsim-") as folder:
-        for name, content in secrets.items():
+        for name, content in (secrets | code).items():
             path = Path(folder) / name
             path.touch(mode=0o600)
             path.write_bytes(content)
         here = ["--keys", folder, "--state-dir", f"{folder}/state"]
+        here += [word for name in code for word in ("--code", f"{folder}/{name}")]
         return subprocess.run([sys.executable, "-m", "nodes.client", *options, *here], check=False).returncode
 
 
@@ -75,9 +76,11 @@ class RayLauncher(Launcher):
             there = affinity(node["NodeID"], soft=False)
             # Our own slots keep a machine from doing too much at once, so Ray need not reserve cores.
             placed = remote.options(num_cpus=0, scheduling_strategy=there)
-            options = ClientOptions.of(self.experiment.cluster, connect=reachable, ids=ids)
+            installed = tuple(place for place in self.code if not place.endswith(".py"))
+            options = ClientOptions.of(self.experiment.cluster, connect=reachable, ids=ids, code=installed)
             words = options.between_machines().words()
-            self._tasks.append(placed.remote(words, self._secrets(ids)))
+            files = {Path(place).name: Path(place).read_bytes() for place in self.code if place.endswith(".py")}
+            self._tasks.append(placed.remote(words, self._secrets(ids), files))
 
     def finish_clients(self) -> None:
         self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=_EXIT_GRACE_SECONDS)

@@ -25,15 +25,14 @@ _KILL_AFTER_SECONDS = 5.0
 
 
 def preload() -> None:
-    """Import all that clients need. Making an optimizer imports torch's lazy half, which is the slow one."""
+    """Import all that clients need but the method, which a launcher has imported with its experiment already, and
+    which no other run shall import. Making an optimizer imports torch's lazy half, which is the slow one."""
     import torch
 
-    import fedsim.assembly
+    import fedsim.assembly  # noqa: F401
 
     torch.set_num_threads(1)
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    for name in fedsim.methods.names():
-        fedsim.methods.load(name)
     keep_freed_memory()
     # Children must not write to the pages of objects that they share with us just to look for garbage.
     gc.collect()

@@ -171,6 +171,9 @@ class Reception:
             self.on_hello(message, arrived)
             return
         member = self.members.of_route(arrived.route)
+        if member is not None and isinstance(message, messages.Refusal):
+            self.on_refusal(message, member, arrived)
+            return
         if member is None or getattr(message, "run", None) != self.run:
             self.accounts.received(arrived.receipt, NOBODY, "control")
             return
@@ -222,6 +225,13 @@ class Reception:
         if accepted is not None:
             member.ready, member.num_train = ready, ready.num_train
             self._happened.append(Joined(member.client, ready, accepted))
+
+    def on_refusal(self, refusal: messages.Refusal, member: Member, arrived: Arrived) -> None:
+        """A client that cannot take part, because its code is not the run's, says so and hangs up."""
+        self.accounts.received(arrived.receipt, member.client, "control")
+        if self._goodbye is None:
+            self._happened.append(Refused(f"client {member.client}: {refusal.reason}"))
+            member.lost_since = self._clock()
 
     def on_result(self, result: messages.Result, member: Member, arrays: Arrays) -> None:
         if result.round != self.accounts.round:  # that round is over, or never was

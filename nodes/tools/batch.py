@@ -11,14 +11,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedsim.config import Experiment
+from fedsim import own_files
+from fedsim.config import Experiment, to_layer
 from fedsim.errors import FedsimError, UserError
 from fedsim.results.folder import RunFolder
 from fedsim.results.load import load
@@ -110,6 +111,8 @@ class Batch:
         from nodes.launchers.base import LaunchOptions
         from nodes.launchers.local import LocalLauncher
 
+        if folder_of(self.out, experiment) != path:
+            raise UserError("a file of its own code has changed since this command began; give the command again.")
         if resume:
             folder = RunFolder.open(path)
         else:
@@ -156,7 +159,7 @@ def prepare(experiment: Experiment) -> Experiment:
 
 def identity(experiment: Experiment) -> str:
     """A hash of all that can change the result: not how it is run, nor where files lie on this machine."""
-    content: dict[str, Any] = msgspec.to_builtins(experiment)
+    content = own_files.without_places(to_layer(experiment))
     del content["cluster"], content["data"]["data_dir"]
     if "generator" in content["method"]:
         content["method"]["generator"] = Path(content["method"]["generator"]).name

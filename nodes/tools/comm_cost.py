@@ -102,7 +102,7 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
         flows = flows_of(load(folder.path), found, letters, curve=curve)
     return MethodCost(
         name=experiment.method_name,
-        title=title_of(experiment.method_name),
+        title=title_of(experiment.method["name"]),
         formulae=found,
         letters={letter: letters[letter] for formula in found.values() for letter in formula.letters},
         note=contract.note,
