@@ -21,7 +21,7 @@ def architecture(config: Model, client: int) -> str:
 def build(config: Model, client: int, input_shape: tuple[int, ...], num_classes: int) -> SplitModel:
     """The model of client i for inputs of this shape, (ch, h, w) or (D,), with fresh weights."""
     entry = groups.entry(config, client)
-    backbone = groups.MODELS[entry.model](entry.model, tuple(input_shape), config)
+    backbone = groups.MODELS[entry.model].make(entry.model, tuple(input_shape), config)
     kind = entry.mapping if config.feature_mapping == "published" else config.feature_mapping
     mapping = feature_mapping(kind, backbone.dim, config.feature_dim)
     head = make_head(entry, config, num_classes)
