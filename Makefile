@@ -3,14 +3,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Two at once: many tests wait, for a timeout or for a process to start. Neighbours stay together, since they share
+# what was prepared for them.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: run test lint format bench clean
+# Every test that starts an interpreter would compile the packages anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run quick test lint format bench clean
 
 run: $(INSTALLED)
 	$(BIN)/python run_cluster.py
 
+# For the edit loop: the linters, and all tests that start no process. tests/process_guard.py knows which those are.
+quick: $(INSTALLED) lint
+	$(PYTEST) -m "not process" --hypothesis-profile quick
+
 test: $(INSTALLED) lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

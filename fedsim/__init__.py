@@ -21,7 +21,7 @@ _RUNNER = "nodes.api:run"
 `fedsim.run`: importing fedsim, or any module of it, never loads nodes or protocol."""
 
 
-def run(method: str = "fedtgp", **options: Any) -> "LoadedRun":
+def run(method: str | None = None, **options: Any) -> "LoadedRun":
     """Run an experiment in processes of its own and return its results; see docs/python-api.md."""
     return pkgutil.resolve_name(_RUNNER)(method=method, **options)
 

@@ -1,16 +1,31 @@
 """Fixtures for tests that run whole commands: one preloaded parent, a cache of its own, tiny experiments."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 from commands import TINY, Run, Shell, Start, address_of, start_run
+
+pytest_plugins = ["process_guard"]
+
+hypothesis.settings.register_profile("whole", deadline=None, derandomize=True, database=None, max_examples=150)
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("whole"), max_examples=25)
+hypothesis.settings.load_profile("whole")  # `make quick` says --hypothesis-profile quick
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and children inherit that: no test could
 # then interrupt a command.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Models of tests are small and workers share the cores: a second thread only waits, and often long."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
 
 CHANGED_METHOD = '''
 """FedProto, but one of its halves does one thing more."""

@@ -139,6 +139,7 @@ def test_help_does_not_wait_for_torch(python: Start, tmp_path: Path) -> None:
     assert all(name in command.stdout for name in ("client", "keys", "run", "server"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

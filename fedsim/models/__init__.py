@@ -28,7 +28,7 @@ def build(config: Model, client: int, input_shape: tuple[int, ...], num_classes:
     if entry.is_elsewhere:
         parts = own.build(entry.model, tuple(input_shape), num_classes, config)
     else:
-        parts = own.Parts(groups.MODELS[entry.model](entry.model, tuple(input_shape), config))
+        parts = own.Parts(groups.MODELS[entry.model].make(entry.model, tuple(input_shape), config))
     kind = entry.mapping if config.feature_mapping == "published" else config.feature_mapping
     mapping = feature_mapping(kind, parts.backbone.dim, config.feature_dim)
     head = make_head(entry, config, num_classes) if parts.head is None else _own_head(entry.name, parts, config)

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsim.config import Model
 from fedsim.errors import UserError
-from fedsim.models.base import Backbone, ChannelsLast, image_sides
+from fedsim.models.base import Architecture, Backbone, ChannelsLast, image_sides
 
 CONV_CHANNELS = (32, 64)
 FEATURES = 512
@@ -65,3 +65,17 @@ def mlp(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
     return Backbone(nn.Sequential(*layers[:-1]), config.feature_dim)
+
+
+MODELS = {
+    "MLP": Architecture(mlp, 1),
+    "CNN": Architecture(cnn, 140),
+    "CNN1": Architecture(cnn, 210),
+    "CNN2": Architecture(cnn, 140),
+    "CNN3": Architecture(cnn, 270),
+    "CNN4": Architecture(cnn, 150),
+    "CNN5": Architecture(cnn, 460),
+    "CNN6": Architecture(cnn, 260),
+    "CNN7": Architecture(cnn, 530),
+    "CNN8": Architecture(cnn, 290),
+}

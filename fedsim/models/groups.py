@@ -6,29 +6,14 @@ write their own groups in the same way: `model.group = "CNN,ResNet18:256"`. Mode
 in them like any other: `CNN,./nets.py:Small,timm:mobilenetv3_small_050`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 from fedsim.config import Model
 from fedsim.errors import UnknownName, UserError
 from fedsim.models import cnn, own, resnet_small, torchvision_zoo
-from fedsim.models.base import Backbone
 
-BackboneMaker = Callable[[str, tuple[int, ...], Model], Backbone]
-
-MODELS: dict[str, BackboneMaker] = {
-    "MLP": cnn.mlp,
-    "CNN": cnn.cnn,
-    **dict.fromkeys(cnn.HTCNN8, cnn.cnn),
-    **dict.fromkeys(resnet_small.NUM_STAGES, resnet_small.small_resnet),
-    **dict.fromkeys(torchvision_zoo.RESNET_DIMS, torchvision_zoo.resnet),
-    "GoogLeNet": torchvision_zoo.googlenet,
-    "MobileNetV2": torchvision_zoo.mobilenet_v2,
-    "ShuffleNetV2": torchvision_zoo.shufflenet_v2,
-    "EfficientNetB0": torchvision_zoo.efficientnet_b0,
-    **dict.fromkeys(torchvision_zoo.VIT_PATCHES, torchvision_zoo.vit),
-}
+MODELS = cnn.MODELS | resnet_small.MODELS | torchvision_zoo.MODELS
 
 _HTFE8 = "CNN,GoogLeNet,MobileNetV2,ResNet18,ResNet34,ResNet50,ResNet101,ResNet152"
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedsim.config import Model
-from fedsim.models.base import Backbone, image_sides, stem_conv
+from fedsim.models.base import Architecture, Backbone, image_sides, stem_conv
 
 STAGE_CHANNELS = (64, 128, 256, 512)
 NUM_STAGES = {"ResNet4": 1, "ResNet6": 2, "ResNet8": 3, "ResNet10": 4}
@@ -66,3 +66,11 @@ def small_resnet(name: str, input_shape: tuple[int, ...], config: Model) -> Back
         network.conv1 = stem_conv(network.conv1, channels, small_images=True)
         network.maxpool = nn.Identity()
     return Backbone(network, STAGE_CHANNELS[num_stages - 1])
+
+
+MODELS = {
+    "ResNet4": Architecture(small_resnet, 210),
+    "ResNet6": Architecture(small_resnet, 330),
+    "ResNet8": Architecture(small_resnet, 460),
+    "ResNet10": Architecture(small_resnet, 1000),
+}

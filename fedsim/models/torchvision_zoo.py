@@ -13,7 +13,7 @@ from torch import nn
 from fedsim.compat import import_torchvision
 from fedsim.config import Model
 from fedsim.errors import UserError
-from fedsim.models.base import Backbone, ChannelsLast, image_sides, stem_conv
+from fedsim.models.base import Architecture, Backbone, ChannelsLast, image_sides, stem_conv
 
 STEM_CHANNELS = 3
 GOOGLENET_MIN_SIDE = 15  # a smaller image has no pixel left at the fourth pooling
@@ -109,3 +109,18 @@ def _replace_first_conv(block: Any, channels: int, config: Model) -> None:
     """`block` is convolution, normalisation, activation."""
     if _other_stem(channels, config):
         block[0] = stem_conv(block[0], channels, small_images=config.cifar_stem)
+
+
+MODELS = {
+    "ResNet18": Architecture(resnet, 2200),
+    "ResNet34": Architecture(resnet, 3900),
+    "ResNet50": Architecture(resnet, 12_000),
+    "ResNet101": Architecture(resnet, 32_000),
+    "ResNet152": Architecture(resnet, 39_000),
+    "GoogLeNet": Architecture(googlenet, 2000),
+    "MobileNetV2": Architecture(mobilenet_v2, 1400),
+    "ShuffleNetV2": Architecture(shufflenet_v2, 930),
+    "EfficientNetB0": Architecture(efficientnet_b0, 2100),
+    "ViT-B/16": Architecture(vit, 18_000),
+    "ViT-B/32": Architecture(vit, 11_000),
+}

@@ -13,9 +13,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedsim.config import Experiment
+from fedsim.data.sources.known import sizes_of
 from fedsim.models import groups
-from fedsim.presets.facts import DATASETS, EVALUATION_SHARE, PUBLISHED_PIXELS, TRAINING_MFLOPS
 
+PUBLISHED_PIXELS = 32 * 32
+EVALUATION_SHARE = 0.25
+"""Time of a sample that is only passed through the model, to predict or for prototypes, as a share of training."""
 _SIDE = 512
 _REPEATS = 20
 
@@ -37,20 +40,20 @@ def num_cores() -> int:
 
 
 def operations(experiment: Experiment) -> float | None:
-    """What the clients of a run do, in operations of a matrix product; None for own data or models."""
-    facts = DATASETS.get(experiment.data.dataset)
-    if facts is None:
+    """What the clients of a run do, in operations of a matrix product; None for data or models of unknown size."""
+    sizes, each = sizes_of(experiment.data.dataset), _training_mflops(experiment)
+    if sizes is None or each is None:
         return None
     run, data, train = experiment.run, experiment.data, experiment.train
-    samples = facts.num_samples
+    samples = sizes.num_samples
     if data.samples_per_class:
-        samples = min(samples, data.samples_per_class * facts.num_classes)
+        samples = min(samples, data.samples_per_class * sizes.num_classes)
     num_train, num_test = samples * data.train_fraction, samples * (1 - data.train_fraction)
     # Prototypes, logits and the like cost about one more pass; public samples are passed once or twice.
     trained = (num_train * train.local_epochs + 2 * data.public_samples * run.clients) * run.participation
     passed = num_train * run.participation + num_test / run.evaluate_every
-    of_sample = _sample_operations(experiment, facts.input_shape)
-    return None if of_sample is None else run.rounds * (trained + EVALUATION_SHARE * passed) * of_sample
+    area = math.prod(sizes.input_shape[1:]) / PUBLISHED_PIXELS if len(sizes.input_shape) == 3 else 1.0
+    return run.rounds * (trained + EVALUATION_SHARE * passed) * each * area * 1e6
 
 
 def seconds(experiments: Iterable[Experiment], speed: float) -> float | None:
@@ -75,11 +78,9 @@ def duration(seconds: float | None) -> str:
     return f"{round(years * 12)} months" if years < 2 else f"{round(years)} years"
 
 
-def _sample_operations(experiment: Experiment, input_shape: tuple[int, ...]) -> float | None:
-    """Training on one sample, the mean over the clients."""
-    entries = groups.entries(experiment.model.group)
-    given = [entries[client % len(entries)].model for client in range(experiment.run.clients)]
-    if not set(given) <= TRAINING_MFLOPS.keys():
-        return None
-    area = math.prod(input_shape[1:]) / PUBLISHED_PIXELS if len(input_shape) == 3 else 1.0
-    return 1e6 * area * sum(TRAINING_MFLOPS[model] for model in given) / len(given)
+def _training_mflops(experiment: Experiment) -> float | None:
+    """Of one sample of the published size, the mean over the clients."""
+    given = [groups.entry(experiment.model, client).model for client in range(experiment.run.clients)]
+    known = [groups.MODELS[name].training_mflops for name in given if name in groups.MODELS]
+    costs = [cost for cost in known if cost is not None]
+    return sum(costs) / len(given) if len(costs) == len(given) else None

@@ -10,7 +10,7 @@ import math
 from msgspec.structs import replace
 
 from fedsim.config import Experiment
-from fedsim.presets.facts import DATASETS
+from fedsim.data.sources.known import sizes_of
 
 NUM_ROUNDS = 10
 MIN_ROUNDS = 5
@@ -69,8 +69,8 @@ def shrink(experiment: Experiment) -> Experiment:
 
 def _samples_per_class(experiment: Experiment) -> int:
     """0, which is all of them, for data of the user's own."""
-    facts = DATASETS.get(experiment.data.dataset)
-    if facts is None:
+    sizes = sizes_of(experiment.data.dataset)
+    if sizes is None:
         return 0
-    wanted = math.ceil(SAMPLES_PER_CLIENT * experiment.run.clients / facts.num_classes)
-    return min(wanted, facts.smallest_class)
+    wanted = math.ceil(SAMPLES_PER_CLIENT * experiment.run.clients / sizes.num_classes)
+    return min(wanted, sizes.smallest_class)

@@ -162,6 +162,8 @@ def command(
     if launcher == "ray":
         require_ray()
     experiment = build_experiment(**options) if resume is None else RunFolder.open(resume).experiment()
+    if in_process:
+        _refuse_what_needs_processes(experiment)
     zygote.preload()
     if resume is None:
         _check(experiment)
@@ -206,6 +208,16 @@ def _refuse_what_would_be_ignored(given: Mapping[str, Any], of_experiment: Mappi
         refuse_with("--launcher ray", "its server takes any free port", port=port)
     elif given["ray_address"] is not None:
         raise UserError("--ray-address says where Ray runs, so it needs --launcher ray.")
+
+
+def _refuse_what_needs_processes(experiment: Experiment) -> None:
+    """The same from a file or --set as from an option of its own."""
+    for name in ("slots", "checkpoint_every"):
+        if value := getattr(experiment.cluster, name):
+            raise UserError(
+                f"cluster.{name} = {value} cannot be had with --in-process: it has no sockets, processes or "
+                f"checkpoints; add --set cluster.{name}=0."
+            )
 
 
 def _print_commands(experiment: Experiment, out: Path | None, port: int) -> int:

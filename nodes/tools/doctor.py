@@ -19,20 +19,8 @@ from protocol.kernel import read_counters
 Level = Literal["ok", "note", "problem"]
 
 PACKAGES = (
-    *(
-        "click",
-        "jinja2",
-        "matplotlib",
-        "msgpack",
-        "msgspec",
-        "numpy",
-        "pandas",
-        "pillow",
-        "psutil",
-        "pyzmq",
-        "rich",
-    ),
-    *("safetensors", "scikit-learn", "scipy", "threadpoolctl", "tomli-w", "torch", "torchvision"),
+    *("click", "jinja2", "matplotlib", "msgpack", "msgspec", "numpy", "pandas", "pillow", "psutil", "pyzmq"),
+    *("rich", "safetensors", "scikit-learn", "scipy", "threadpoolctl", "tomli-w", "torch", "torchvision"),
 )
 _OLDEST_PYTHON = (3, 11)
 _GIBIBYTE = 1 << 30

@@ -6,14 +6,12 @@ import tomllib
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim import config, methods
 from fedsim.config import Experiment, build, from_json, parse_setting, read_toml, to_json, to_toml
 from fedsim.errors import UnknownName, UserError
-
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=150)
 
 
 def refusal(*layers) -> str:
@@ -182,7 +180,6 @@ def options_of(section: type) -> st.SearchStrategy:
     train=st.fixed_dictionaries({}, optional={"lr": st.floats(5e-324, 1e300), "momentum": st.floats(0, 0.999)}),
     tau=st.floats(1e-12, 1e12),
 )
-@PROPERTY
 def test_toml_and_json_give_the_same_experiment_back(run, data, model, train, tau):
     """Down to the last bit of every number: a run must be repeatable from its config.toml."""
     sections = {"run": run, "data": data, "model": model, "train": train}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim import methods
@@ -11,7 +11,6 @@ from fedsim.contract import Contract, Field, Payload, check, class_ids
 from fedsim.errors import ContractError
 from protocol.ledger import UNCOUNTED
 
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=150)
 SIZES = {"C": 10, "K": 4, "M": 3, "ch": 1, "h": 8, "w": 8}
 FIELDS = {
     "prototypes": Field(Payload.PROTOTYPES, "n K"),
@@ -115,7 +114,6 @@ def test_numbers_in_a_shape_are_themselves():
 
 
 @given(shape=st.lists(st.integers(0, 4), max_size=4), words=st.lists(st.sampled_from("abCK2"), max_size=4))
-@PROPERTY
 def test_a_letter_means_one_number(shape, words):
     """Independent formulation: some assignment of numbers to free letters explains the shape."""
     field = Field(Payload.LOGITS, " ".join(words))

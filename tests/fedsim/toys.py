@@ -18,9 +18,6 @@ from fedsim.seeds import Streams
 from protocol.codec import pack
 from protocol.ledger import receipt_of
 
-# Matrices here are tiny: a second thread only waits, and on a busy machine it waits long.
-torch.set_num_threads(1)
-
 NUM_CLASSES, NUM_INPUTS, FEATURE_DIM = 5, 6, 4
 CPU = torch.device("cpu")
 CLASSES_HELD = [[0, 1, 2], [1, 3], [0, 1, 2, 3], [2]]  # nobody holds class 4; client 3 holds a single class

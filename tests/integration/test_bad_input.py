@@ -146,6 +146,20 @@ def test_what_a_run_in_process_would_ignore_is_refused(
     )
 
 
+def test_what_a_run_in_process_would_ignore_is_refused_from_a_file_too(
+    complaint: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "experiment.toml").write_text("[cluster]\ncheckpoint_every = 5\n")
+    reason = "it has no sockets, processes or checkpoints"
+    sentence = "cluster.{} cannot be had with --in-process: " + reason + "; add --set {}."
+    assert complaint(RUN, *TINY, "--in-process", "--config", "experiment.toml") == sentence.format(
+        "checkpoint_every = 5", "cluster.checkpoint_every=0"
+    )
+    assert complaint(RUN, *TINY, "--in-process", "--set", "cluster.slots=2") == sentence.format(
+        "slots = 2", "cluster.slots=0"
+    )
+
+
 def test_what_only_one_launcher_understands_is_refused_with_the_other(complaint: Callable[..., str]) -> None:
     assert complaint(RUN, *TINY, "--ray-address", "auto") == (
         "--ray-address says where Ray runs, so it needs --launcher ray."

@@ -7,6 +7,7 @@ import pytest
 from commands import PROJECT, Start
 
 import fedsim
+from fedsim.config import Experiment
 from fedsim.errors import UnknownName, UserError
 from nodes import api
 from nodes.cli.run import build_experiment
@@ -79,13 +80,21 @@ def test_what_the_run_itself_refuses_is_an_exception_too(script, tmp_path: Path)
     program = (
         "import fedsim\nfrom fedsim.errors import UserError\n"
         "options = dict(dataset='spiral', model_group='MLP', clients=3, rounds=1, out='here')\n"
-        "fedsim.run(method='local', in_process=True, **options)\n"
+        "run = fedsim.run(preset='fedtgp-table10/practical,fedproto', in_process=True, **options)\n"
+        "print(run.summary['method'], run.experiment.run.clients)\n"
         "try:\n    fedsim.run(method='local', **options)\nexcept UserError as error:\n    print(error)\n"
     )
-    output = script(program)
-    assert output == "the results folder here exists already; choose another with --out, or go on with --resume.\n"
+    assert script(program).splitlines() == [
+        "fedproto 3",
+        "the results folder here exists already; choose another with --out, or go on with --resume.",
+    ]
 
 
 @pytest.mark.parametrize("cell", ["fedtgp-table10/practical,fedproto", "fedktl-table7/-etf"])
-def test_a_preset_s_cell_is_that_of_the_command_line(cell: str) -> None:
-    assert api.build(None, {}, cell, {"rounds": 3}) == build_experiment(cell, None, (), rounds=3)
+def test_a_preset_s_cell_is_that_of_the_command_line(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[Experiment] = []
+    monkeypatch.setattr(api, "_execute", lambda experiment, *_, **__: run.append(experiment))
+    monkeypatch.setattr(api, "load", lambda folder: folder)
+    fedsim.run(preset=cell, rounds=3)
+    fedsim.run(preset=cell, rounds=3, method="local")
+    assert run == [build_experiment(cell, None, (), rounds=3, method=method) for method in (None, "local")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from wire_samples import PROPERTY, STOP, frames_of, parcel_of
+from wire_samples import STOP, frames_of, parcel_of
 
 from protocol import messages
 from protocol.codec import Decoded, Parcel, decode, encode, pack
@@ -70,7 +70,6 @@ def same_bits(left, right):
 
 class TestRoundTrip:
     @pytest.mark.parametrize("kind", sorted(MESSAGES))
-    @PROPERTY
     @given(data=st.data())
     def test_every_message(self, kind, data):
         message = data.draw(MESSAGES[kind])
@@ -79,7 +78,6 @@ class TestRoundTrip:
         assert messages.kind_of(message) == kind
         assert encode(decode(frames).message) == frames  # one message, one sequence of bytes
 
-    @PROPERTY
     @given(st.dictionaries(names, arrays_of_any_shape, max_size=32), st.data())
     def test_every_array(self, arrays, data):
         payloads = {name: data.draw(names) for name in arrays}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_samples import PROPERTY, STOP, frames_of, parcel_of
+from wire_samples import STOP, frames_of, parcel_of
 
 from protocol import messages
 from protocol.codec import Decoded, decode, encode
@@ -154,13 +154,11 @@ class TestHostileHeaders:
         assert len(str(caught.value)) < 10_000
         assert peak_bytes < 2_000_000  # the largest header is 64 KiB
 
-    @PROPERTY
     @given(st.binary(max_size=300))
     def test_any_bytes(self, header):
         with pytest.raises(DecodeError):
             decode([header])
 
-    @PROPERTY
     @given(
         st.recursive(
             st.none()

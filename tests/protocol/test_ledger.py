@@ -5,7 +5,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import wire
@@ -24,8 +24,6 @@ from protocol.ledger import (
     solve_heartbeats,
 )
 from protocol.messages import ArraySpec, Result, kind_of
-
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=150)
 
 receipts = st.builds(
     receipt_of,
@@ -124,7 +122,6 @@ class TestReceipt:
         receipt = receipt_of("welcome", [5, 8], [ArraySpec("x", payload, "u1", (8,))], curve=False)
         assert receipt.parts[1] == Part(payload, 0, 8, 8, 10)
 
-    @PROPERTY
     @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=9), st.booleans())
     def test_wire_bytes_are_those_of_the_model(self, lengths, curve):
         receipt = receipt_of("work", lengths, (), curve=curve)
@@ -147,7 +144,6 @@ class TestSums:
         assert ledger.total(direction="down") == Amounts()
         assert len(ledger.rows()) == 2 * 3 * 3
 
-    @PROPERTY
     @given(entries)
     def test_total_is_the_sum_of_the_receipts(self, records):
         total = ledger_of(records).total()
@@ -158,7 +154,6 @@ class TestSums:
         assert total.payload_bytes == sum(part.payload_bytes for part in parts)
         assert total.elements == sum(part.elements for part in parts)
 
-    @PROPERTY
     @given(entries, st.sampled_from(Key._fields))
     def test_parts_of_a_split_add_up(self, records, field):
         ledger = ledger_of(records)
@@ -167,7 +162,6 @@ class TestSums:
             total += ledger.total(**{field: value})
         assert total == ledger.total()
 
-    @PROPERTY
     @given(entries, st.randoms(use_true_random=False))
     def test_order_of_arrival_does_not_matter(self, records, random):
         shuffled = list(records)
@@ -206,7 +200,6 @@ class TestRows:
             }
         ]
 
-    @PROPERTY
     @given(entries)
     def test_restore_is_the_inverse(self, records):
         rows = ledger_of(records).rows()

@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import wire
@@ -11,7 +11,6 @@ from protocol.codec import encode
 from protocol.messages import Setup, Stop
 from protocol.transport import Arrived, ClientSocket
 
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=200)
 DEADLINE_SECONDS = 20.0
 
 MORE, COMMAND = 0x01, 0x04
@@ -64,13 +63,11 @@ def test_frame(body, plain, curve):
     assert wire.frame_bytes(body, curve=True) == curve
 
 
-@PROPERTY
 @given(st.binary(max_size=600))
 def test_frame_is_as_long_as_its_bytes(body):
     assert wire.frame_bytes(len(body)) == len(frame(body)) == len(frame(body, flags=MORE))
 
 
-@PROPERTY
 @given(st.lists(st.integers(0, 1 << 32)), st.booleans())
 def test_message_is_the_sum_of_its_frames(bodies, curve):
     assert wire.message_bytes(bodies, curve=curve) == sum(wire.frame_bytes(b, curve=curve) for b in bodies)

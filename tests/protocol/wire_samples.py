@@ -2,12 +2,10 @@
 
 import msgpack
 import numpy as np
-from hypothesis import settings
 
 from protocol.codec import Parcel, pack
 from protocol.messages import VERSION, Hello, Setup, Stop
 
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=150)
 SETUP = Setup(run="a-run")
 STOP = Stop(reason="done")
 

@@ -46,7 +46,7 @@ def _locate(name: str, data_dir: str, image_size: int, label: str) -> Source:
     path = Path(name).expanduser()
     if name in names():
         _refuse_namesake(name)
-        return _locate_known(name, data_dir, image_size) if name in KNOWN else SYNTHETIC[name]()
+        return _locate_known(name, data_dir, image_size) if name in KNOWN else SYNTHETIC[name].make()
     if "/" in name or name.startswith("~") or path.suffix in _FILES or path.exists():
         return replace(_locate_path(path.resolve(), image_size, label), name=path.resolve().stem)
     raise UnknownName("data set", name, names())
@@ -92,11 +92,11 @@ def _search(name: str, image_size: int, root: Path) -> Source | None:
     known = KNOWN[name]
     found: Source | None = None
     for stem in (name, *known.archives):
-        found = found or npz.find(root / f"{stem}.npz", known.num_classes)
+        found = found or npz.find(root / f"{stem}.npz", known.sizes.num_classes)
     options = {"side": image_size or known.side} if known.side else {}
     for folder in known.folders:
         if not found and (root / folder).is_dir():
-            found = known.find(root / folder, known.num_classes, **options)
+            found = known.find(root / folder, known.sizes.num_classes, **options)
     return replace(found, name=name, train_only=known.train_only) if found else None
 
 

@@ -9,10 +9,20 @@ from fedsim.data.sources.download import Download
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Of a data set as it is published, so that work can be planned before any file is there."""
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_samples: int
+    smallest_class: int
+
+
+@dataclass(frozen=True)
 class Known:
     """Where a published data set may lie, and how to recognise it there."""
 
-    num_classes: int
+    sizes: Sizes
     folders: tuple[str, ...]
     """Below each data folder, in this order; "." is the data folder itself."""
     find: Callable[..., Source | None]
@@ -28,13 +38,27 @@ class Known:
 
 
 KNOWN = {
-    "cifar10": Known(10, ("cifar-10-batches-py", "."), archives.find_cifar, download=Download("CIFAR10")),
-    "cifar100": Known(100, ("cifar-100-python", "."), archives.find_cifar, download=Download("CIFAR100")),
+    "cifar10": Known(
+        Sizes((3, 32, 32), 10, 60_000, 6000),
+        ("cifar-10-batches-py", "."),
+        archives.find_cifar,
+        download=Download("CIFAR10"),
+    ),
+    "cifar100": Known(
+        Sizes((3, 32, 32), 100, 60_000, 600),
+        ("cifar-100-python", "."),
+        archives.find_cifar,
+        download=Download("CIFAR100"),
+    ),
     "flowers102": Known(
-        102, ("flowers-102", "."), folders.find_flowers102, side=64, download=Download("Flowers102")
+        Sizes((3, 64, 64), 102, 8189, 40),
+        ("flowers-102", "."),
+        folders.find_flowers102,
+        side=64,
+        download=Download("Flowers102"),
     ),
     "fmnist": Known(
-        10,
+        Sizes((1, 28, 28), 10, 70_000, 7000),
         ("FashionMNIST/raw", "fashion-mnist", "fmnist", "."),
         idx.find,
         system_folder="/usr/share/datasets/fashion-mnist",
@@ -42,15 +66,17 @@ KNOWN = {
         remedy="install Debian's package dataset-fashion-mnist, or put the four idx files into a folder and "
         "name it with --data-dir",
     ),
-    "mnist": Known(10, ("MNIST/raw", "mnist", "."), idx.find, download=Download("MNIST")),
+    "mnist": Known(
+        Sizes((1, 28, 28), 10, 70_000, 6313), ("MNIST/raw", "mnist", "."), idx.find, download=Download("MNIST")
+    ),
     "svhn": Known(
-        10,
+        Sizes((3, 32, 32), 10, 99_289, 6254),
         ("svhn", "SVHN", "."),
         archives.find_svhn,
         download=Download("SVHN", ({"split": "train"}, {"split": "test"})),
     ),
     "tiny_imagenet": Known(
-        200,
+        Sizes((3, 64, 64), 200, 100_000, 500),
         ("tiny-imagenet-200", "tiny_imagenet"),
         folders.find_tree,
         archives=("tiny_imagenet_small",),
@@ -61,5 +87,24 @@ KNOWN = {
 }
 """Published data sets, as files."""
 
-SYNTHETIC = {"digits": synthetic.digits, "spiral": synthetic.spiral, "spiral_clean": synthetic.spiral_clean}
-"""Data sets that need no file."""
+
+@dataclass(frozen=True)
+class Synthetic:
+    """A data set that needs no file."""
+
+    sizes: Sizes
+    make: Callable[[], Source]
+
+
+_SPIRAL = Sizes((2,), synthetic.NUM_ARMS, synthetic.NUM_ARMS * synthetic.NUM_POINTS, synthetic.NUM_POINTS)
+SYNTHETIC = {
+    "digits": Synthetic(Sizes((1, 28, 28), 10, 1797, 174), synthetic.digits),
+    "spiral": Synthetic(_SPIRAL, synthetic.spiral),
+    "spiral_clean": Synthetic(_SPIRAL, synthetic.spiral_clean),
+}
+
+
+def sizes_of(name: str) -> Sizes | None:
+    """None for data of the user's own."""
+    found = KNOWN.get(name) or SYNTHETIC.get(name)
+    return found.sizes if found else None

@@ -159,7 +159,9 @@ def save_image(path: Path, image: np.ndarray) -> None:
 
 
 def test_tiny_imagenet_as_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setitem(sources.KNOWN, "tiny_imagenet", replace(sources.KNOWN["tiny_imagenet"], num_classes=2))
+    known = sources.KNOWN["tiny_imagenet"]
+    two_classes = replace(known, sizes=replace(known.sizes, num_classes=2))
+    monkeypatch.setitem(sources.KNOWN, "tiny_imagenet", two_classes)
     root = tmp_path / "tiny-imagenet-200"
     images = some_images(5, 64, 64, 3)
     for number, wnid in enumerate(["n02", "n01", "n02"]):

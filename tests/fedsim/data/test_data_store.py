@@ -114,6 +114,7 @@ print(sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in chi
 """
 
 
+@pytest.mark.process
 def test_many_processes_at_once_decode_once_even_if_one_is_killed(write_npz, tmp_path, cache):
     path = write_npz()
     with np.load(path) as archive:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim.equations.class_vectors import ClassVectors
@@ -19,8 +19,6 @@ from fedsim.equations.public_distillation import (
     num_kept,
     server_loss,
 )
-
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=100)
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -150,7 +148,6 @@ def kept_by_loops(distances, labels, share, num_classes):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=40), st.floats(0.01, 1.0))
-@PROPERTY
 def test_the_nearest_of_each_class_are_kept(samples, share):
     labels = np.array([label for label, _ in samples])
     distances = np.array([float(distance) for _, distance in samples], np.float32)

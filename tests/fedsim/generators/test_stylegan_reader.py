@@ -319,7 +319,7 @@ FAMILIES = {"stylegan2": snapshots.stylegan2, "stylegan3": snapshots.stylegan3}
 GOOD = {name: snapshots.dumps({"D": None, "G_ema": make()}) for name, make in FAMILIES.items()}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_files_load_or_are_refused(tmp_path, data):
     """Cut off anywhere, or with a few bytes changed: a generator or a sentence, never another exception."""

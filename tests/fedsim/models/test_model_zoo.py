@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import torch
@@ -19,10 +20,12 @@ IMAGES = [(1, 28, 28), (3, 32, 32), (3, 64, 64)]
 VITS = {"ViT-B/16", "ViT-B/32"}
 
 
+@cache
 def meta_model(group, shape=(3, 32, 32), num_classes=10, client=0, **options):
-    """Shapes without memory or arithmetic, so that the largest models cost milliseconds."""
+    """Shapes without memory or arithmetic, so that the largest models cost milliseconds; batch statistics and
+    gradients would double that."""
     with torch.device("meta"):
-        return models.build(Model(group=group, **options), client, shape, num_classes)
+        return models.build(Model(group=group, **options), client, shape, num_classes).eval()
 
 
 def num_parameters(module):
@@ -59,6 +62,7 @@ def test_the_classifier_is_all_that_torchvision_models_lose(name, imagenet_param
     assert model.backbone_dim == classifier_inputs
 
 
+@torch.no_grad()
 def check_shapes(model, shape):
     raw = model.extractor[0](torch.empty(2, *shape, device="meta"))
     assert raw.shape == (2, model.backbone_dim)
@@ -245,6 +249,7 @@ def test_training_twice_gives_the_same_bits():
     assert all(torch.equal(one, other) for one, other in zip(trained(), trained(), strict=True))
 
 
+@pytest.mark.process
 def test_small_models_do_not_import_torchvision():
     code = (
         "import sys; from fedsim import models; from fedsim.config import Model\n"

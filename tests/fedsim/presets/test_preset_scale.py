@@ -1,12 +1,20 @@
 """The quick scale and the estimate of what runs cost."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from fedsim import presets
 from fedsim.config import build
+from fedsim.data import Federation, sources
+from fedsim.data.sources.known import sizes_of
 from fedsim.models import groups
 from fedsim.presets import cost, quick
-from fedsim.presets.facts import DATASETS, TRAINING_MFLOPS
+
+
+def mflops(model: str) -> float:
+    return groups.MODELS[model].training_mflops
 
 
 def cell(name: str, *words: str):
@@ -46,7 +54,7 @@ def test_quick_has_as_many_models_and_the_same_heads():
         if "HtC4" in group:
             assert [entry.head_hidden for entry in ours] == [entry.head_hidden for entry in theirs]
         for entry in ours:
-            assert TRAINING_MFLOPS[entry.model] <= 1000
+            assert mflops(entry.model) <= 1000
 
 
 def test_quick_needs_no_published_generator_and_no_large_server_model():
@@ -57,18 +65,26 @@ def test_quick_needs_no_published_generator_and_no_large_server_model():
 
 @pytest.mark.parametrize("name", presets.names())
 def test_every_quick_experiment_is_valid(name):
-    import msgspec
-
     for item in presets.load(name).cells():
         small = quick.shrink(item.experiment())
         assert build([msgspec.to_builtins(small)]) == small
+        assert cost.operations(small) > 0
 
 
-def test_every_model_and_data_set_of_the_presets_has_a_cost():
-    assert TRAINING_MFLOPS.keys() == groups.MODELS.keys()
-    for name in presets.names():
-        for item in presets.load(name).cells():
-            assert item.experiment().data.dataset in DATASETS
+def test_every_model_and_data_set_that_has_a_name_has_a_cost():
+    everything = build([{"data": {"dataset": "digits"}, "model": {"group": ",".join(groups.MODELS)}}])
+    assert cost.operations(everything) > 0
+    assert all(sizes_of(name) for name in sources.names())
+
+
+@pytest.mark.parametrize("name", sorted(sources.SYNTHETIC))
+def test_sizes_are_those_of_the_data(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDSIM_CACHE", str(tmp_path))
+    federation = Federation(build([{"data": {"dataset": name}}]))
+    counts_C = sum(federation.class_counts()).sum(axis=0)
+    sizes = sizes_of(name)
+    assert (sizes.input_shape, sizes.num_classes) == (federation.input_shape, federation.num_classes)
+    assert (sizes.num_samples, sizes.smallest_class) == (counts_C.sum(), counts_C.min())
 
 
 def test_operations_are_samples_times_the_cost_of_the_models():
@@ -84,16 +100,19 @@ def test_operations_are_samples_times_the_cost_of_the_models():
     )
     # 1000 samples: 750 for training, of which half the clients hold half on average, and 250 for testing.
     trained, passed = 750 * 2 * 0.5, 750 * 0.5 + 250
-    mflops = (TRAINING_MFLOPS["CNN1"] + TRAINING_MFLOPS["CNN3"]) / 2 * (28 * 28) / (32 * 32)
-    assert cost.operations(experiment) == pytest.approx(10 * (trained + passed / 4) * mflops * 1e6)
+    each = (mflops("CNN1") + mflops("CNN3")) / 2 * (28 * 28) / (32 * 32)
+    assert cost.operations(experiment) == pytest.approx(10 * (trained + passed / 4) * each * 1e6)
     assert cost.seconds([experiment, experiment], speed=1e9) == pytest.approx(
         2 * cost.operations(experiment) / 1e9
     )
 
 
-def test_what_cannot_be_estimated_is_not():
+def test_what_cannot_be_estimated_is_not(monkeypatch):
     own = build([{"data": {"dataset": "own/data.npz"}}])
     assert cost.operations(own) is None and cost.seconds([own], 1e9) is None
+    monkeypatch.setitem(groups.MODELS, "CNN3", replace(groups.MODELS["CNN3"], training_mflops=None))
+    assert cost.operations(build([{"model": {"group": "CNN2"}}])) is not None
+    assert cost.operations(build([{"model": {"group": "CNN2,CNN3"}}])) is None
     assert cost.duration(None) == "?"
 
 

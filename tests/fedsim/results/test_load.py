@@ -100,6 +100,7 @@ def test_pandas_reads_the_same(path, name):
         np.testing.assert_array_equal(theirs[column].to_numpy(), ours[column], err_msg=column)
 
 
+@pytest.mark.process
 def test_no_torch_is_needed(path):
     program = (
         "import sys; from pathlib import Path; from fedsim.results.load import load;"

@@ -36,6 +36,7 @@ def test_commands_that_presets_name_exist(line):
     group.make_context("fedsim", words)  # an unknown option would be refused here
 
 
+@pytest.mark.process
 def test_doctor_finds_this_installation_well():
     done = CliRunner().invoke(doctor_command, [], standalone_mode=False)
     assert done.return_value == 0
@@ -44,6 +45,7 @@ def test_doctor_finds_this_installation_well():
         assert what in done.output
 
 
+@pytest.mark.process
 def test_doctor_says_what_to_do_about_a_port_that_is_taken():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

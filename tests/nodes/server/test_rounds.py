@@ -3,12 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nodes.server.rounds import Ask, Place, Round, State, Timing
 
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=150)
 DEADLINE, REJOIN = 10.0, 4.0
 TWO_CORES = Place("host", 2)
 
@@ -73,7 +72,6 @@ def test_each_place_has_slots_of_its_own():
     slots=st.integers(1, 5),
     seconds=st.lists(st.floats(0, 1e6), min_size=24, max_size=24),
 )
-@PROPERTY
 def test_the_order_is_that_of_a_sorted_list(cohort_size, num_others, slots, seconds):
     cohort, others = range(cohort_size), range(cohort_size, cohort_size + num_others)
     places = dict.fromkeys((*cohort, *others), Place("host", slots))

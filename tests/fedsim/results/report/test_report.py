@@ -294,6 +294,7 @@ def open_in_browser(page, folder, width):
 
 if CHROMIUM:  # without a browser there is nothing to open the page with
 
+    @pytest.mark.process
     @pytest.mark.parametrize("width", [1300, 400])
     def test_a_browser_shows_the_page(path, tmp_path, width):
         found, console = open_in_browser((path / "report.html").read_text(), tmp_path, width)
@@ -302,6 +303,7 @@ if CHROMIUM:  # without a browser there is nothing to open the page with
         assert len(found["pictures"]) == 13 and min(found["pictures"]) > 0.75 * min(width, 560)
         assert found["tables"][:5] == [12, 4, 7, 4, 8]
 
+    @pytest.mark.process
     def test_a_browser_complains_of_what_is_wrong(tmp_path):
         """The test above would see an error."""
         page = "<html><figure><svg><path/></svg></figure><script>console.error('wrong')</script></html>"
