@@ -231,7 +231,7 @@ class Reception:
         self.accounts.received(arrived.receipt, member.client, "control")
         if self._goodbye is None:
             self._happened.append(Refused(f"client {member.client}: {refusal.reason}"))
-            member.lost_since = self._clock()
+            member.lost_since = self.clock()
 
     def on_result(self, result: messages.Result, member: Member, arrays: Arrays) -> None:
         if result.round != self.accounts.round:  # that round is over, or never was
