@@ -97,6 +97,17 @@ def test_a_room_knows_only_its_neighbours(room: str) -> None:
         assert strangers == set(), path
 
 
+def test_the_server_knows_no_client_and_its_parts_know_only_what_they_need() -> None:
+    """Only the loop speaks to the reception, which the program makes; the learner knows no wire and no process."""
+    imports = {path.stem: imported_modules(path) for path in modules("nodes/server")}
+    assert not {name for names in imports.values() for name in names if name.startswith("nodes.client")}
+    assert {part for part, names in imports.items() if "nodes.server.reception" in names} == {"loop", "program"}
+    assert {name for name in imports["learner"] if name.startswith(("protocol", "nodes"))} == {
+        "nodes.border",
+        "nodes.work",
+    }
+
+
 def test_the_packages_import_nothing_of_the_tests() -> None:
     for package in ("protocol", "fedsim", "nodes"):
         for path in modules(package):
