@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedsim.compat import import_torchvision
 from fedsim.errors import UnknownName, UserError
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -99,6 +100,8 @@ def _load_file(place: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up while they are made
     try:
         with explained(f"{place} cannot be imported", path):
+            if b"torchvision" in source:
+                import_torchvision()  # repaired where it does not fit its torch
             # Not importlib's loader, which would leave a __pycache__ in the user's folder.
             exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except UserError as error:
