@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fedsim.compat import import_torchvision
 from fedsim.errors import UnknownName, UserError
 
 ORIGINS = "origins.json"
@@ -137,6 +138,8 @@ def _load_file(place: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up while they are made
     try:
         with explained(f"{place} cannot be imported", path):
+            if b"torchvision" in source:
+                import_torchvision()  # repaired where it does not fit its torch
             # Not importlib's loader, which would leave a __pycache__ in the user's folder.
             exec(compile(source, str(shown), "exec", dont_inherit=True), module.__dict__)
     except UserError as error:

@@ -68,6 +68,11 @@ def test_a_file_is_run_once_and_again_when_it_has_changed(write):
     assert own_code.load(place, "made") == 2
 
 
+def test_torchvision_is_there_for_own_code_wherever_it_is_for_ours(write):
+    place = write("from torchvision.datasets import FakeData\nload = FakeData(3, (3, 8, 8))")
+    assert own_code.load(place, "load")[2][0].size == (8, 8)
+
+
 def test_files_of_one_name_are_different_modules(write):
     places = [write("load = 1", "one/data.py"), write("load = 2", "two/data.py")]
     assert [own_code.load(place, "load") for place in places] == [1, 2]
