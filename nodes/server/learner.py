@@ -15,8 +15,7 @@ from fedsim.contract import Arrays
 from fedsim.data import Federation
 from fedsim.learning.stopwatch import Stopwatch
 from fedsim.method import State, Upload
-from fedsim.metrics import Metrics, recorded, round_row
-from fedsim.metrics import Row as Row
+from fedsim.metrics import Metrics, Row, recorded, round_row
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
 from nodes.border import Border

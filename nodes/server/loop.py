@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from fedsim.contract import Arrays
 from fedsim.errors import ContractError
 from fedsim.method import Upload
+from fedsim.metrics import Row
 from nodes.checkpoint import Checkpoints, Manifest
 from nodes.server.events import EventLog
-from nodes.server.learner import Learner, Plan, Row
+from nodes.server.learner import Learner, Plan
 from nodes.server.reception import Answered, Event, Failed, Gone, Joined, Reception, Refused, Rejected, Returned
 from nodes.server.rounds import Round, Timing
 from nodes.work import Report

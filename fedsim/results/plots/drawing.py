@@ -51,8 +51,6 @@ _STYLE = {
 _THEMED = {INK: "ink", MUTED: "muted", FAINT: "faint", GRID: "grid", PAPER: "paper"} | {
     colour: f"c{index}" for index, colour in enumerate(PALETTE)
 }
-
-
 Draw = Callable[..., Figure | None]
 
 

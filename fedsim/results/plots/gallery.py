@@ -1,9 +1,8 @@
 """All pictures of a run, in the order of its report. One that a run has no data for is left out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 from PIL import Image
@@ -22,7 +21,7 @@ WIDE_PIXELS = 1300
 
 @dataclass(frozen=True)
 class Picture:
-    """What was drawn."""
+    """What was drawn, as PNG and as SVG."""
 
     plot: Plot
     png: Path
@@ -39,16 +38,8 @@ class Picture:
         return Markup(drawing.themed(self.svg.read_text(), self.plot.name))
 
 
-def draw_run(run: LoadedRun, folder: Path) -> list[Picture]:
-    """Into a folder, as PNG and SVG."""
-    return _draw(PLOTS, run, folder)
-
-
-def draw_comparison(runs: Mapping[str, LoadedRun], folder: Path) -> list[Picture]:
-    return _draw(COMPARISONS, runs, folder)
-
-
-def _draw(plots: list[Any], subject: Any, folder: Path) -> list[Picture]:
+def draw(plots: Sequence[Plot], subject: LoadedRun | Mapping[str, LoadedRun], folder: Path) -> list[Picture]:
+    """Of a run, or of several by name, into a folder."""
     with drawing.style():
         figures = ((plot, plot(subject)) for plot in plots)
         return [Picture(plot, *drawing.save(figure, folder / plot.name)) for plot, figure in figures if figure]

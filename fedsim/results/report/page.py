@@ -24,14 +24,15 @@ FILE_NAME = "report.html"
 def write_report(folder: Path) -> Path:
     """Draw all pictures of a run into its folder plots, and the page beside them."""
     run = load(folder)
-    page = _render("report.html", run=run, title=run.title, pictures=gallery.draw_run(run, folder / "plots"))
+    pictures = gallery.draw(gallery.PLOTS, run, folder / "plots")
+    page = _render("report.html", run=run, title=run.title, pictures=pictures)
     return _write(folder / FILE_NAME, page)
 
 
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     """Several runs on one page; their common pictures go into a folder beside it."""
     runs = named_runs(folders)
-    pictures = gallery.draw_comparison(runs, out.with_name(f"{out.stem}_plots"))
+    pictures = gallery.draw(gallery.COMPARISONS, runs, out.with_name(f"{out.stem}_plots"))
     page = _render("comparison.html", runs=runs, title=f"{len(runs)} runs compared", pictures=pictures)
     return _write(out, page)
 

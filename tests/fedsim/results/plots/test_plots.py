@@ -172,7 +172,7 @@ def test_numbers_that_are_not_finite_are_gaps(path, tmp_path):
     assert ",2.0,4.0" in text
     (path / "metrics.csv").write_text(text.replace(",2.0,4.0", ",inf,4.0", 1))  # the training loss of round 0
     run = load(path)
-    drawn = {picture.plot.name: words(picture.svg) for picture in plots.draw_run(run, tmp_path / "plots")}
+    drawn = {picture.plot.name: words(picture.svg) for picture in plots.draw(plots.PLOTS, run, tmp_path / "plots")}
     assert "server 50.0 %" in drawn["accuracy_by_round"]
     assert set(metric_plots.panels(run)) == {"train_loss", "server_loss", "some_loss", "huge"}
     assert metric_plots.panels(run)["some_loss"][""].to_dict() == {1: 0.5}
@@ -190,7 +190,7 @@ def test_the_partition_as_a_matrix(run):
 def drawn(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drawn")
     path = make_run(folder / "run")
-    return {picture.plot.name: picture for picture in plots.draw_run(load(path), path / "plots")}
+    return {picture.plot.name: picture for picture in plots.draw(plots.PLOTS, load(path), path / "plots")}
 
 
 def test_every_picture_that_has_data_is_drawn(drawn):
@@ -244,7 +244,7 @@ def test_without_data_nothing_is_drawn(tmp_path, run):
     folder = RunFolder.create(tmp_path / "bare", run.experiment)
     row = dict.fromkeys(("accuracy", "pooled_accuracy", "client_mean_accuracy", "train_loss"))
     folder.add_metrics({"round": 0, **row, "correct": 0, "tested": 0, "clients": 3})
-    assert plots.draw_run(load(folder.path), tmp_path / "plots") == []
+    assert plots.draw(plots.PLOTS, load(folder.path), tmp_path / "plots") == []
     assert not (tmp_path / "plots").exists()
 
 
@@ -254,7 +254,10 @@ def test_without_data_nothing_is_drawn(tmp_path, run):
 def test_several_runs_in_one_picture(tmp_path):
     runs = {name: load(make_run(tmp_path / name)) for name in ("one", "two")}
     runs["alone"] = load(make_run(tmp_path / "alone", wire=False))
-    drawn = {picture.plot.name: words(picture.svg) for picture in plots.draw_comparison(runs, tmp_path / "plots")}
+    drawn = {
+        picture.plot.name: words(picture.svg)
+        for picture in plots.draw(plots.COMPARISONS, runs, tmp_path / "plots")
+    }
     assert set(drawn) == {"accuracy_by_round", "accuracy_by_bytes", "margins"}
     assert {"one 69.2", "two 69.2", "alone 69.2"} <= drawn["accuracy_by_round"]
     assert {"one 69.2", "two 69.2"} <= drawn["accuracy_by_bytes"] and "alone 69.2" not in drawn[
