@@ -44,6 +44,8 @@ class Run(Section, frozen=True, kw_only=True):
     """Rounds between evaluations; the last round is always followed by one."""
     metric: Literal["pooled", "client_mean"] = "pooled"
     """pooled: Σ correct / Σ tested over all clients, as the papers do. client_mean: mean of client accuracies."""
+    count_partial: bool = False
+    """Let a round in which clients were lost be the best or the last one too."""
     rehearsal: bool = False
     """Send messages of the real shapes without training: measures what a round costs, and nothing else."""
 
@@ -130,8 +132,9 @@ class Cluster(Section, frozen=True, kw_only=True):
     """Clients that train at once per host or GPU; 0: one per core, or one per GPU."""
     server_threads: Count = 0
     """Threads of the server's optimizer, which runs while clients are idle; 0: every core."""
-    quorum: Fraction = 0.5
-    """Share of a round's cohort that must answer for the round to count."""
+    quorum: Fraction = 1.0
+    """Share of those who are to train in a round, and of those who are only to be tested, that must answer. With
+    less than 1 a run goes on when clients are lost for good; such rounds are marked, for they are about fewer."""
     deadline_seconds: AboveZero = 3600.0
     """How long one client may take over one request before the round goes on without it."""
     rejoin_seconds: NonNegative = 30.0

@@ -64,6 +64,9 @@ _ALWAYS = {
     "correct": Metric("correct", plot=""),
     "tested": Metric("tested", plot=""),
     "clients": Metric("clients", plot=""),
+    "expected": Metric("clients expected", plot=""),
+    "absent": Metric("clients absent as planned", plot=""),
+    "lost": Metric("clients lost", plot=""),
     "train_loss": Metric("train loss"),
 }
 ROUND_COLUMNS = ("round", *_ALWAYS)
@@ -122,21 +125,33 @@ def recorded(metrics: Mapping[str, float]) -> Metrics:
     return {name: int(value) if _is_count(name) else value for name, value in metrics.items()}
 
 
+@dataclass(frozen=True)
+class Attendance:
+    """Who a round is about. Planned absence, such as a share of clients that train at a time, is no loss."""
+
+    expected: int
+    absent: int = 0
+
+
 def round_row(
     round: int,
     of_clients: Sequence[Mapping[str, float]],
     of_server: Mapping[str, Any],
     metric: Literal["pooled", "client_mean"],
+    attendance: Attendance | None = None,
 ) -> Row:
-    """A row of metrics.csv: what all clients that answered amount to, then what the server has to say."""
-    row = {"round": round, **_pooled(of_clients, metric)}
+    """A row of metrics.csv: what all clients that answered amount to, then what the server has to say.
+
+    Without `attendance` all that were expected have answered.
+    """
+    row = {"round": round, **_pooled(of_clients, metric, attendance or Attendance(len(of_clients)))}
     _check_names(of_server, _TAKEN | row.keys(), f"server, round {round}")
     return row | {
         name: value if isinstance(value, int) else number(name, value) for name, value in of_server.items()
     }
 
 
-def _pooled(of_clients: Sequence[Mapping[str, float]], metric: str) -> Row:
+def _pooled(of_clients: Sequence[Mapping[str, float]], metric: str, attendance: Attendance) -> Row:
     """Nothing where nobody could be tested yet."""
     shares = [metrics["correct"] / metrics["tested"] for metrics in of_clients if metrics.get("tested")]
     correct, tested = _counts(of_clients, "")
@@ -151,6 +166,9 @@ def _pooled(of_clients: Sequence[Mapping[str, float]], metric: str) -> Row:
         "correct": correct,
         "tested": tested,
         "clients": len(of_clients),
+        "expected": attendance.expected,
+        "absent": attendance.absent,
+        "lost": attendance.expected - len(of_clients),
         "train_loss": _mean([metrics["loss"] for metrics in of_clients if "loss" in metrics]),
         **{f"{prefix}accuracy": _share(*_counts(of_clients, prefix)) for prefix in tests},
         **{name: _mean(list(filter(math.isfinite, _values(of_clients, name)))) for name in own},
@@ -217,17 +235,24 @@ def further_shares(names: Collection[str]) -> list[str]:
     return [name for name in ordered if name not in ROUND_COLUMNS and describe(name).is_share]
 
 
-def summary(history: Sequence[Row]) -> dict[str, Any]:
-    """What was learned, for summary.json and the closing table."""
+def summary(history: Sequence[Row], *, count_partial: bool = False) -> dict[str, Any]:
+    """What was learned, for summary.json and the closing table.
+
+    A round in which clients were lost is about the others only, who may have the easier data: it is neither the
+    best nor the last one, unless the user wants it to be.
+    """
+    partial = [int(row["round"] or 0) for row in history if row.get("lost")]
 
     def of_run(name: str) -> BestAndLast | None:
-        return best_and_last((int(row["round"] or 0), row.get(name)) for row in history)
+        points = ((int(row["round"] or 0), row.get(name)) for row in history)
+        return best_and_last(point for point in points if count_partial or point[0] not in partial)
 
     own, names = of_run("accuracy"), dict.fromkeys(name for row in history for name in row)
     return {
         "best_accuracy": own and own.best,
         "best_round": own and own.best_round,
         "final_accuracy": own and own.last,
+        "partial_rounds": partial,
         "accuracy_by_round": {
             str(row["round"]): row["accuracy"] for row in history if row["accuracy"] is not None
         },

@@ -76,6 +76,10 @@ class Checkpoints:
         self.folder = folder
         self._server = StateFiles(folder / "server")
 
+    @property
+    def exist(self) -> bool:
+        return (self.folder / "manifest.json").exists()
+
     def save(self, manifest: Manifest, state: State) -> None:
         """All clients have saved theirs already: the manifest makes the set valid."""
         self._server.save(manifest.round, state)

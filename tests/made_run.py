@@ -61,6 +61,9 @@ def _add_round(folder: RunFolder, round: int, correct: tuple[int, ...], *, train
         "correct": sum(correct),
         "tested": sum(tested),
         "clients": 3,
+        "expected": 3,
+        "absent": 0,
+        "lost": 0,
         "train_loss": 2.0 - round if trains else None,
     }
     if trains:

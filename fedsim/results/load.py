@@ -99,7 +99,14 @@ class LoadedRun:
 
     def best_and_last(self, name: str) -> BestAndLast | None:
         """Of a column of metrics.csv; None where it was never measured."""
-        return best_and_last(self.series(name).items())
+        series = self.series(name)
+        return best_and_last(series[~series.index.isin(self.partial_rounds)].items())
+
+    @cached_property
+    def partial_rounds(self) -> list[int]:
+        """Those that are neither best nor last because clients were lost in them."""
+        lost = self.series("lost")
+        return [] if self.experiment.run.count_partial else lost[lost > 0].index.tolist()
 
     @cached_property
     def client_shares(self) -> DataFrame:

@@ -24,6 +24,7 @@ TARGETS = {
     "clients": ("run", "clients"),
     "rounds": ("run", "rounds"),
     "participation": ("run", "participation"),
+    "count_partial": ("run", "count_partial"),
     "seed": ("run", "seed"),
     "model_group": ("model", "group"),
     "feature_dim": ("model", "feature_dim"),
@@ -54,6 +55,9 @@ def experiment_options(function: Any) -> Any:
         click.option("--clients", type=int, help="Number of clients."),
         click.option("--rounds", type=int, help="Number of rounds."),
         click.option("--participation", type=float, help="Share of the clients that train in a round."),
+        click.option(
+            "--count-partial", is_flag=True, default=None, help="Rounds that lost clients may be best or last too."
+        ),
         click.option("--partition", help="dirichlet, pathological or iid."),
         click.option("--beta", type=float, help="Concentration of the Dirichlet partition."),
         click.option("--classes-per-client", type=int, help="Of the pathological partition."),

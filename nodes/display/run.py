@@ -114,9 +114,10 @@ def make_display(console: Console, num_rounds: int, *, quiet: bool) -> Display:
 def round_line(event: Event) -> str:
     accuracy = event.get("accuracy")
     loss = event.get("train_loss")
+    partial = f"  of {event['clients']} of {event['expected']} clients" if event.get("lost") else ""
     parts = [
         f"round {event['round']:>3}",
-        f"accuracy {percent(accuracy):>7}",
+        f"accuracy {percent(accuracy):>7}{partial}",
         "evaluated" if loss is None else f"loss {loss:.4f}",
     ]
     if "wire_bytes_up" in event:
@@ -153,6 +154,11 @@ def print_summary(console: Console, summary: dict[str, Any], folder: str) -> Non
     by_round = summary["accuracy_by_round"]
     shown = _spread(list(by_round), 8)
     console.print("accuracy by round: " + "  ".join(f"{r}: {percent(by_round[r])}" for r in shown), soft_wrap=True)
+    if partial := summary["partial_rounds"]:
+        console.print(
+            f"{counted(len(partial), 'round')} of fewer clients, neither best nor last: {_ranges(partial)}",
+            soft_wrap=True,
+        )
     if summary["best_accuracy"] is not None:
         console.print(
             f"best accuracy {percent(summary['best_accuracy'])} in round {summary['best_round']}, "
@@ -170,6 +176,8 @@ def print_summary(console: Console, summary: dict[str, Any], folder: str) -> Non
             console.print(Text(difference_line(difference), style="red"), soft_wrap=True)
     if not summary["completed"]:
         console.print(Text(f"stopped early: {summary['reason']}", style="red"), soft_wrap=True)
+        if summary.get("resumable"):
+            console.print(Text(f"go on with: --resume {folder}"), soft_wrap=True)
     # As text: rich would take a folder's square brackets for a style.
     console.print(Text(f"{summary['seconds']:.1f} s; results in {folder}"), soft_wrap=True)
 
@@ -191,3 +199,14 @@ def _spread(items: list[str], most: int) -> list[str]:
     if len(items) <= most:
         return items
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """3, 5 to 9"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

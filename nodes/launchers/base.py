@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import select
 import signal
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from nodes.server.events import pipe_watcher
 from nodes.server.program import security_from, serve
 from protocol import keys
 from protocol.errors import AddressUnusable
+
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Launcher(ABC):
     @abstractmethod
     def start_clients(self, address: str) -> None:
         """Start all clients; they are told the address and nothing else of the experiment."""
+
+    def watch_clients(self) -> None:
+        """Called again and again while the run goes on: what was started and died is started again."""
 
     @abstractmethod
     def finish_clients(self) -> None:
@@ -93,10 +100,8 @@ class Launcher(ABC):
         self.start_clients(address)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_interrupt)
-        with os.fdopen(events_in) as lines:  # until the server closes its end
-            for line in lines:
-                if line.endswith("\n"):  # or it was cut off when the server was killed
-                    self._display.on_event(json.loads(line))
+        for line in self._lines(events_in):
+            self._display.on_event(json.loads(line))
         status = self._reap_server()
         if os.WIFSIGNALED(status):
             saved = self.experiment.cluster.checkpoint_every
@@ -104,6 +109,23 @@ class Launcher(ABC):
             raise UserError(f"the server {processes.describe_exit(status)}{hint}.")
         self.finish_clients()
         return os.waitstatus_to_exitcode(status)
+
+    def _lines(self, events_in: int) -> Iterator[bytes]:
+        """What the server tells until it closes its end; meanwhile a look after the clients.
+
+        A line that was cut off when the server was killed does not count.
+        """
+        rest = b""
+        with os.fdopen(events_in, "rb", buffering=0) as pipe:
+            while True:
+                ready, _, _ = select.select([pipe], [], [], _LOOK_SECONDS)
+                self.watch_clients()
+                if not ready:
+                    continue
+                if not (told := pipe.read(1 << 16)):
+                    return
+                *lines, rest = (rest + told).split(b"\n")
+                yield from lines
 
     def _reap_server(self) -> int:
         assert self._server is not None

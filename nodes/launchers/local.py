@@ -7,10 +7,16 @@
 Every process dies with its parent, so killing the launcher leaves nothing behind.
 """
 
+import logging
+import os
+
 from nodes.client.options import ClientOptions
 from nodes.client.program import run_clients
 from nodes.launchers import zygote
 from nodes.launchers.base import Launcher
+from nodes.launchers.processes import describe_exit
+
+log = logging.getLogger(__name__)
 
 _MAX_RESTARTS = 10
 _EXIT_GRACE_SECONDS = 3.0
@@ -20,9 +26,26 @@ class LocalLauncher(Launcher):
     """All clients under one host process."""
 
     _host: int | None = None
+    _address = ""
+    _num_restarts = 0
 
     def start_clients(self, address: str) -> None:
+        self._address = address
         self._host = zygote.fork(lambda: self._host_main(address))
+
+    def watch_clients(self) -> None:
+        """The host restarts clients, and we the host: all its clients died with it. One that ended by itself had
+        nothing left to do."""
+        if self._host is None:
+            return
+        process, status = os.waitpid(self._host, os.WNOHANG)
+        if not process:
+            return
+        self._host = None
+        if os.WIFSIGNALED(status) and self._num_restarts < _MAX_RESTARTS and not self.interrupted:
+            self._num_restarts += 1
+            log.warning("the host of the clients %s; starting it again", describe_exit(status))
+            self.start_clients(self._address)
 
     def finish_clients(self) -> None:
         if self._host is not None and zygote.has_ended(self._host, _EXIT_GRACE_SECONDS):

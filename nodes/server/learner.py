@@ -15,7 +15,7 @@ from fedsim.contract import Arrays
 from fedsim.data import Federation
 from fedsim.learning.stopwatch import Stopwatch
 from fedsim.method import State, Upload
-from fedsim.metrics import Metrics, Row, recorded, round_row
+from fedsim.metrics import Attendance, Metrics, Row, recorded, round_row
 from fedsim.results.folder import RunFolder
 from fedsim.seeds import Streams
 from nodes.border import Border
@@ -30,6 +30,11 @@ class Plan:
     cohort: list[int]
     others: list[int]
     save: bool
+
+    def attendance(self, num_clients: int) -> Attendance:
+        """Whom the round is about: who trains, and who is only tested."""
+        expected = len(self.cohort) + (len(self.others) if self.order.evaluate else 0)
+        return Attendance(expected, num_clients - expected)
 
     def order_for(self, client: int) -> Order:
         return self.order if client in self.cohort else Order(self.order.round, False, self.order.evaluate)
@@ -95,7 +100,8 @@ class Learner:
             self.down, of_server = step.down, step.metrics
             self.folder.add_records(round, step.records)
         of_clients = {client: report.metrics for client, report in ordered.items()}
-        row = round_row(round, list(of_clients.values()), of_server, self.experiment.run.metric)
+        run = self.experiment.run
+        row = round_row(round, list(of_clients.values()), of_server, run.metric, plan.attendance(run.clients))
         self.history.append(row)
         self.folder.add_metrics(row)
         self.folder.add_client_metrics(round, {client: recorded(given) for client, given in of_clients.items()})

@@ -30,12 +30,17 @@ class RunStopped(Exception):
     """The run cannot or shall not go on; the message says why. Results so far are kept."""
 
 
+class ClientsLost(RunStopped):
+    """More clients are missing than the user allows: whoever is left would be another experiment."""
+
+
 @dataclass
 class Outcome:
     """How a run ended."""
 
     completed: bool
     reason: str
+    lacks_clients: bool = False
     audits: list[Audit] = field(default_factory=list)
 
 
@@ -59,7 +64,7 @@ class ServerLoop:
         self.events = events
         self._members = reception.members
         self._cluster = learner.experiment.cluster
-        self._checkpoints = Checkpoints(learner.folder.checkpoints)
+        self.checkpoints = Checkpoints(learner.folder.checkpoints)
         self._first_round = first_round
         self._clock = reception.clock
         self._stop_requested: str | None = None
@@ -75,7 +80,7 @@ class ServerLoop:
                 self._play(self.learner.plan(number))
             outcome = Outcome(True, "the run is complete")
         except RunStopped as stop:
-            outcome = Outcome(False, str(stop))
+            outcome = Outcome(False, str(stop), lacks_clients=isinstance(stop, ClientsLost))
         except ContractError as error:
             log.exception("the server's half of the method is to be mended")
             outcome = Outcome(False, str(error))
@@ -98,7 +103,7 @@ class ServerLoop:
         started, limit = self._clock(), self._cluster.join_seconds
         while missing := self._members.missing():
             if self._clock() - started > limit:
-                raise RunStopped(
+                raise ClientsLost(
                     f"{len(missing)} of {self._members.num_clients} clients did not join within {limit:g} s: "
                     f"{_some(missing)}; start them, or raise cluster.join_seconds."
                 )
@@ -189,9 +194,9 @@ class ServerLoop:
         verdict, plan = current.state.verdict(), current.plan
         if not verdict.has_quorum:
             gone = ", ".join(f"client {client}: {reason}" for client, reason in verdict.missing.items())
-            raise RunStopped(
-                f"round {plan.order.round} has no quorum: {len(verdict.answered)} clients answered, "
-                f"cluster.quorum = {self._cluster.quorum:g} of {len(plan.cohort)} is needed ({gone})."
+            raise ClientsLost(
+                f"round {plan.order.round} lacks {len(verdict.missing)} of {len(plan.cohort) + len(plan.others)} "
+                f"clients ({gone}), and cluster.quorum = {self._cluster.quorum:g} must answer."
             )
 
     def _save(self, round: int) -> None:
@@ -204,7 +209,7 @@ class ServerLoop:
             ledger=self.reception.accounts.ledger.rows(),
             states=self.reception.states,
         )
-        self._checkpoints.save(manifest, self.learner.state())
+        self.checkpoints.save(manifest, self.learner.state())
         for member in members:
             member.named_round = member.saved_round
         self.events.say("checkpoint", round=round)

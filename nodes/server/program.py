@@ -28,6 +28,9 @@ from protocol.keys import KeyPair
 from protocol.limits import MEBIBYTE, Limits
 from protocol.transport import ServerSocket
 
+EXIT_LACKS_CLIENTS = 3
+"""Beside 0 for a run that is complete, 1 for one that failed or whose bytes do not agree, 2 for bad input."""
+
 _LAST_WORDS_SECONDS = 20
 
 
@@ -70,6 +73,8 @@ def serve(
             except Exception as error:
                 events.say("failed", reason=str(error) or type(error).__name__)
                 raise
+    if outcome.lacks_clients:
+        return EXIT_LACKS_CLIENTS
     return 0 if outcome.completed and summary["audit_passed"] else 1
 
 
@@ -106,6 +111,7 @@ def summarise(loop: ServerLoop, outcome: Outcome, seconds: float) -> dict[str, A
         **results_summary(loop.learner),
         "completed": outcome.completed,
         "reason": outcome.reason,
+        "resumable": loop.checkpoints.exist,
         "seconds": seconds,
         "start_seconds_max": max((item.start_seconds for item in ready), default=None),
         "client_pss_bytes_mean": sum(item.pss_bytes for item in ready) / max(len(ready), 1),
@@ -126,7 +132,7 @@ def results_summary(learner: Learner) -> dict[str, Any]:
         "clients": experiment.run.clients,
         "rounds": len([row for row in learner.history if row["round"] != learner.last_round]),
         "seed": experiment.run.seed,
-        **metrics.summary(learner.history),
+        **metrics.summary(learner.history, count_partial=experiment.run.count_partial),
     }
 
 

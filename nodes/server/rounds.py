@@ -88,8 +88,8 @@ class Round:
         self._cohort = frozenset(cohort)
         self._places = places
         self._timing = timing
-        # As written: in binary 0.07 × 100 is a little more than 7, and 8 would be asked for.
-        self._needed = math.ceil(Fraction(str(quorum)) * len(self._cohort))
+        self._others = frozenset(others)
+        self._quorum = Fraction(str(quorum))  # as written: in binary 0.07 × 100 is a little more than 7
         self._missing: dict[int, str] = {}
         self._busy: dict[str, set[int]] = {}
         self._clients: dict[int, _Progress] = {}
@@ -185,7 +185,9 @@ class Round:
 
     def verdict(self) -> Verdict:
         answered = self.in_state(State.ANSWERED)
-        enough = len(self._cohort.intersection(answered)) >= self._needed
+        # Of both: a round learns from some, and its accuracy is about the others too.
+        groups = (self._cohort, self._others)
+        enough = all(len(group.intersection(answered)) >= self._quorum * len(group) for group in groups)
         return Verdict(answered, dict(sorted(self._missing.items())), enough)
 
     def _limit(self, progress: _Progress) -> float | None:

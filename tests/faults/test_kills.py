@@ -11,10 +11,12 @@ import pytest
 from commands import Run, bits, events_of, hold, rows, wait_for, wait_for_event
 from handmade import HandmadeClient
 
+from nodes.server.program import EXIT_LACKS_CLIENTS
 from protocol import messages
 
 ENDLESS = ("--rounds", "100000")
 SOON = ("--set", "cluster.rejoin_seconds=0.5")
+FEWER = ("--set", "cluster.quorum=0.5")
 
 
 @pytest.fixture
@@ -73,8 +75,8 @@ def test_a_killed_server_with_checkpoints_comes_with_the_way_to_go_on(running: C
 
 
 def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[..., Run]) -> None:
-    run = cluster("--rounds", "60", *SOON)
-    wait_for_event(run.folder, "round_finished", round=0)
+    run = cluster("--rounds", "60", *SOON, *FEWER)
+    wait_for_event(run.folder, "round_finished", round=1)
     process, round = hold(run, 2)
     os.kill(process, signal.SIGKILL)
     run.succeed()
@@ -85,6 +87,11 @@ def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[...,
     assert f"round {round} goes on without client 2: lost for " in run.command.stdout
     clients = [int(row["clients"]) for row in rows(run.folder / "metrics.csv")]
     assert clients == [4] * round + [3] * (61 - round)
+    lost = [(row["expected"], row["absent"], row["lost"]) for row in rows(run.folder / "metrics.csv")]
+    assert lost == [("4", "0", "0")] * round + [("4", "0", "1")] * (61 - round)
+    assert run.summary["partial_rounds"] == list(range(round, 61)) and run.summary["best_round"] < round
+    assert "of 3 of 4 clients" in run.command.stdout
+    assert f"of fewer clients, neither best nor last: {round} to 60" in run.command.stdout
     assert run.summary["completed"] and run.summary["rounds"] == 60
     # It was started again, and has nothing to go on with.
     refused = wait_for_event(run.folder, "refused")
@@ -99,12 +106,12 @@ def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[.
     first, _ = hold(run, 0)
     os.kill(run.command.role("client-00003"), signal.SIGKILL)
     os.kill(first, signal.SIGKILL)
-    assert run.command.wait() == 1
+    assert run.command.wait() == EXIT_LACKS_CLIENTS
     assert not run.command.alive()
     reason = run.summary["reason"]
     found = re.fullmatch(
-        r"round (\d+) has no quorum: 2 clients answered, cluster.quorum = 0.75 of 4 is needed "
-        r"\(client 0: lost for \d+ s, client 3: lost for \d+ s\).",
+        r"round (\d+) lacks 2 of 4 clients \(client 0: lost for \d+ s, client 3: lost for \d+ s\), "
+        r"and cluster.quorum = 0.75 must answer.",
         reason,
     )
     assert found, reason
@@ -122,16 +129,61 @@ def test_a_client_that_is_killed_before_its_first_answer_begins_again(
     assert bits(run.folder) == bits(reference())
 
 
-def test_when_all_clients_die_the_run_ends(running: Callable[..., Run]) -> None:
+def test_without_being_told_to_a_run_does_not_go_on_with_fewer(running: Callable[..., Run]) -> None:
+    run = running(*SOON, "--checkpoint-every", "1000000")
+    os.kill(hold(run, 2)[0], signal.SIGKILL)
+    assert run.command.wait() == EXIT_LACKS_CLIENTS
+    assert re.fullmatch(
+        r"round \d+ lacks 1 of 4 clients \(client 2: lost for \d+ s\), and cluster.quorum = 1 must answer.",
+        run.summary["reason"],
+    )
+    assert not run.summary["resumable"] and "--resume" not in run.command.stdout
+
+
+def test_a_loss_that_does_not_heal_ends_with_the_way_to_go_on(
+    hand_driven_server: Callable[..., tuple[str, Run]],
+) -> None:
+    address, run = hand_driven_server("--clients", "2", "--checkpoint-every", "1", *SOON)
+    with HandmadeClient(address, 0) as one, HandmadeClient(address, 1) as other:
+        for client in (one, other):
+            client.join()
+        for client in (one, other):
+            work, down = client.next_work()
+            client.answer(work, client.do(work, down))
+        wait_for_event(run.folder, "checkpoint", round=0)
+        work, down = one.next_work()
+        other.socket.close()
+        one.answer(work, one.do(work, down))
+        assert one.next_work() is None
+    assert run.command.wait() == EXIT_LACKS_CLIENTS
+    assert f"go on with: --resume {run.folder}" in run.command.stdout
+    assert len(rows(run.folder / "metrics.csv")) == 1, "half a round is no round"
+
+
+def test_when_all_clients_die_with_nothing_saved_the_run_ends(running: Callable[..., Run]) -> None:
     run = running(*SOON)
     os.kill(run.command.role("clients"), signal.SIGKILL)
-    assert run.command.wait() == 1
+    assert run.command.wait() == EXIT_LACKS_CLIENTS
     assert not run.command.alive()
-    assert re.match(r"round \d+ has no quorum: [01] clients answered", run.summary["reason"])
+    assert re.match(r"round \d+ lacks [34] of 4 clients", run.summary["reason"])
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_host_that_is_killed_is_started_again_with_its_clients(
+    again: int, cluster: Callable[..., Run], reference: Callable[..., Path]
+) -> None:
+    run = cluster("--rounds", "12", "--checkpoint-every", "1")
+    for number in range(again):
+        wait_for_event(run.folder, "checkpoint", round=3 * number)
+        os.kill(run.command.role("clients"), signal.SIGKILL)
+        wait_for_event(run.folder, "checkpoint", round=3 * number + 3)
+    run.succeed()
+    assert bits(run.folder) == bits(reference("--rounds", "12"))
+    assert all(row["lost"] == "0" for row in rows(run.folder / "metrics.csv"))
 
 
 def test_a_client_that_hangs_is_late_and_leaves_no_process_behind(cluster: Callable[..., Run]) -> None:
-    run = cluster("--rounds", "60", "--set", "cluster.deadline_seconds=0.5")
+    run = cluster("--rounds", "60", "--set", "cluster.deadline_seconds=0.5", *FEWER)
     wait_for_event(run.folder, "round_finished", round=0)
     _, round = hold(run, 1)
     late = wait_for_event(run.folder, "left_out", client=1)
@@ -193,7 +245,7 @@ def test_a_run_whose_clients_never_come_says_who_is_missing(
     hand_driven_server: Callable[..., tuple[str, Run]], tmp_path: Path
 ) -> None:
     _, run = hand_driven_server("--set", "cluster.join_seconds=0.3")
-    assert run.command.wait() == 1
+    assert run.command.wait() == EXIT_LACKS_CLIENTS
     assert run.summary["reason"] == (
         "4 of 4 clients did not join within 0.3 s: 0, 1, 2, 3; start them, or raise cluster.join_seconds."
     )

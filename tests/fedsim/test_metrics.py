@@ -7,6 +7,7 @@ import pytest
 from fedsim.errors import ContractError
 from fedsim.metrics import (
     ROUND_COLUMNS,
+    Attendance,
     best_and_last,
     check_metrics,
     describe,
@@ -43,6 +44,9 @@ def test_counts_are_pooled_and_losses_averaged():
         "correct": 14,
         "tested": 100,
         "clients": 3,
+        "expected": 3,
+        "absent": 0,
+        "lost": 0,
         "train_loss": 0.625,
     }
     assert tuple(row) == ROUND_COLUMNS
@@ -171,6 +175,7 @@ def test_what_was_learned():
         "best_accuracy": 0.5,
         "best_round": 1,
         "final_accuracy": 0.25,
+        "partial_rounds": [],
         "accuracy_by_round": {"1": 0.5, "2": 0.25},
         "further_accuracies": {
             "server_accuracy": {"best": 0.25, "best_round": 1, "last": 0.25},
@@ -179,6 +184,25 @@ def test_what_was_learned():
     }
     nothing = summary([{"round": 0, "accuracy": None}])
     assert nothing["best_accuracy"] is None and nothing["best_round"] is None and nothing["final_accuracy"] is None
+
+
+def test_a_round_of_fewer_clients_is_neither_best_nor_last():
+    """The easy clients that are left would make it the best of all."""
+    history = [
+        {"round": 1, "accuracy": 0.5, "lost": 0},
+        {"round": 2, "accuracy": 0.6, "lost": 0},
+        {"round": 3, "accuracy": 0.95, "lost": 3},
+    ]
+    found = summary(history)
+    assert (found["best_accuracy"], found["best_round"], found["final_accuracy"]) == (0.6, 2, 0.6)
+    assert found["partial_rounds"] == [3] and found["accuracy_by_round"]["3"] == 0.95
+    asked_for = summary(history, count_partial=True)
+    assert (asked_for["best_accuracy"], asked_for["best_round"], asked_for["final_accuracy"]) == (0.95, 3, 0.95)
+
+
+def test_who_a_row_is_about():
+    row = round_row(0, [{"loss": 1.0}] * 4, {}, "pooled", Attendance(expected=6, absent=14))
+    assert (row["clients"], row["expected"], row["absent"], row["lost"]) == (4, 6, 14, 2)
 
 
 def test_shares_beside_the_accuracy_of_clients():

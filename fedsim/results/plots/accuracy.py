@@ -23,7 +23,7 @@ BYTES = "bytes on the wire, up and down"
 @plot(
     "accuracy_by_round", "Accuracy by round",
     "Measured at the start of a round, with what the rounds before have taught. The band holds nine of ten "
-    "clients; the ring marks the best round.",
+    "clients; the ring marks the best round. Grey: rounds in which clients were lost, so about the others only.",
 )  # fmt: skip
 def draw_by_round(run: LoadedRun) -> Figure | None:
     if run.best is None:
@@ -37,6 +37,8 @@ def draw_by_round(run: LoadedRun) -> Figure | None:
     lines = [(describe(name).label, 100 * run.series(name)) for name in names]
     lines = [(f"{label} {shares.iloc[-1]:.1f} %" if len(shares) else "", shares) for label, shares in lines]
     drawing.draw_lines(axes, lines, y_label="accuracy, %")
+    for round in run.partial_rounds:
+        axes.axvspan(round - 0.5, round + 0.5, color=INK, alpha=0.08, linewidth=0)
     best_round, best = run.best
     axes.plot(
         [best_round], [100 * best], "o", markersize=7, markerfacecolor="none", color=INK, markeredgewidth=1.2

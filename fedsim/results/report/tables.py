@@ -70,6 +70,8 @@ def facts(run: LoadedRun) -> list[tuple[str, str, str]]:
             ("best accuracy", percent(own.best), f"round {own.best_round}"),
             ("last accuracy", percent(own.last), f"after {counted(run.num_rounds, 'round')}"),
         ]
+    if partial := len(run.partial_rounds):
+        found.append(("rounds of fewer clients", str(partial), "neither best nor last"))
     for name in further_shares(run.metrics):
         if of_run := run.best_and_last(name):
             found.append((describe(name).title, percent(of_run.best), f"best, round {of_run.best_round}"))

@@ -202,6 +202,7 @@ def summary(**changes):
         "best_accuracy": 0.9,
         "best_round": 1,
         "final_accuracy": 0.85,
+        "partial_rounds": [],
         "further_accuracies": {},
         "traffic": {
             "method": {"up": levels, "down": nothing},

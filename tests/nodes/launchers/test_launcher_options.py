@@ -104,9 +104,10 @@ def test_on_ray(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     RayLauncher(folder, SimpleNamespace(), "auto").start_clients(ADDRESS)
     assert fake.options["address"] == "auto"
     assert [node for node, _ in fake.tasks] == ["a", "b"]
-    for (_, (words, secrets)), ids in zip(fake.tasks, ([0, 1], [2, 3]), strict=True):
+    for (_, (words, secrets, code)), ids in zip(fake.tasks, ([0, 1], [2, 3]), strict=True):
         assert parsed(words) == replace(DECIDED, connect="tcp://10.0.0.9:7777", ids=ids)
         assert set(secrets) == {"server.key", *(f"client-{client}.key_secret" for client in ids)}
+        assert code == {}, "a method of ours is there already"
 
 
 def test_a_machine_of_ray_has_keys_and_states_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_a_machine_of_ray_has_keys_and_states_of_its_own(monkeypatch: pytest.Mon
         return SimpleNamespace(returncode=4)
 
     monkeypatch.setattr(ray.subprocess, "run", run)
-    assert run_host(DECIDED.words(), {"client-0.key_secret": b"secret"}) == 4
+    assert run_host(DECIDED.words(), {"client-0.key_secret": b"secret"}, {}) == 4
     options = seen["options"]
     assert options == replace(DECIDED, keys=options.keys, state_dir=options.keys / "state")
     assert seen["files"] == {"client-0.key_secret": (b"secret", 0o600)}

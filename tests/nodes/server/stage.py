@@ -115,7 +115,11 @@ class Stage:
     """One server and all that is around it."""
 
     def __init__(self, folder: Path, resume: bool = False, contract: Contract | None = None, **sections: Any):
-        layer: dict[str, Any] = {"model": {"feature_dim": 2}, "method": {"name": "fedproto"}}
+        layer: dict[str, Any] = {
+            "model": {"feature_dim": 2},
+            "method": {"name": "fedproto"},
+            "cluster": {"quorum": 0.5},
+        }
         self.experiment = config.build([layer, sections])
         self.folder = RunFolder.open(folder) if resume else RunFolder.create(folder, self.experiment)
         federation = SimpleNamespace(num_classes=3, input_shape=(1, 4, 4))

@@ -136,6 +136,9 @@ def test_accuracy_is_pooled_or_the_mean_of_the_clients(make_learner):
             "correct": 14,
             "tested": 100,
             "clients": 3,
+            "expected": 3,
+            "absent": 0,
+            "lost": 0,
             "train_loss": 2.0 / 3,
         }
         assert learner.history == [row]

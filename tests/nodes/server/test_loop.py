@@ -185,10 +185,10 @@ def test_a_loss_that_only_sending_reveals_is_a_loss(stage: Build) -> None:
 def test_without_a_quorum_the_run_ends_with_a_sentence(stage: Build) -> None:
     play = stage(run={"clients": 3, "rounds": 5}, cluster={"quorum": 0.75, "deadline_seconds": 10})
     outcome = play.run(client_0=in_round(1, say_nothing), client_2=in_round(1, hang_up))
-    assert not outcome.completed
+    assert not outcome.completed and outcome.lacks_clients
     assert outcome.reason == (
-        "round 1 has no quorum: 1 clients answered, cluster.quorum = 0.75 of 3 is needed "
-        "(client 0: late (10 s), client 2: lost for 30 s)."
+        "round 1 lacks 2 of 3 clients (client 0: late (10 s), client 2: lost for 30 s), and "
+        "cluster.quorum = 0.75 must answer."
     )
     assert len(rows(play)) == 1 and play.peers[1].last() == messages.Stop(reason=outcome.reason)
 
