@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+
+from pandas import DataFrame
 
 from fedsim.costs.measured import SettingCosts
-from fedsim.costs.projection import Point, points
-from fedsim.costs.tables import csv_text, to_csv, to_latex, to_markdown
+from fedsim.costs.projection import points
+from fedsim.costs.tables import to_csv, to_latex, to_markdown
 from fedsim.errors import UserError
 from fedsim.results.plots.costs import draw_bars, draw_series
 
@@ -30,16 +31,15 @@ def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_
     for setting in settings:
         if setting.methods:
             pictures += draw_bars(setting, folder / f"{_stem(setting)}-{setting.num_clients}")
-    rows: list[tuple[Any, ...]] = []
+    rows = []
     for series in all_series:
         largest = series[-1]
         if len(series) > 1 and largest.methods:
             line = points(series, num_clients)
-            rows += [(largest.dataset, largest.group, *astuple(point)) for point in line]
+            rows += [{"dataset": largest.dataset, "group": largest.group, **asdict(point)} for point in line]
             pictures += draw_series(largest, line, folder / f"{_stem(largest)}-series")
     if rows:
-        columns = ("dataset", "group", *(field.name for field in fields(Point)))
-        texts["comm_cost_series.csv"] = csv_text(columns, rows)
+        texts["comm_cost_series.csv"] = DataFrame(rows).to_csv(index=False, lineterminator="\n")
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [*(folder / name for name in texts), *pictures]

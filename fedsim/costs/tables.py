@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+
+from pandas import DataFrame
 
 from fedsim.costs.formula import ALL_HELD, pretty
 from fedsim.costs.measured import AMOUNTS, Flow, MethodCost, SettingCosts
 from fedsim.costs.printed import printed_formulae
 
-HEADINGS = (
-    "method", "way", "formula", "by formula", "elements", "payload B", "message B", "wire B", "kernel B",
-    "overhead", "paper, M",
-)  # fmt: skip
 NUMBERS_FROM = 3
 """The first column of numbers."""
 
@@ -28,20 +23,22 @@ CSV_COLUMNS = (
 DASH = "–"
 
 
-def cells(method: MethodCost, flow: Flow) -> list[str]:
-    """One line of a table for people, under `HEADINGS`."""
+def cells(method: MethodCost, flow: Flow) -> dict[str, str]:
+    """One line of a table for people, by heading."""
     kernel = DASH if flow.kernel_bytes is None else f"{flow.kernel_bytes:,} {mark(flow.kernel_agrees)}"
-    return [
-        method.title if flow.way == "up" else "",
-        flow.way,
-        pretty(flow.formula),
-        f"{flow.formula_elements:,}",
-        f"{flow.elements:,} {mark(flow.formula_agrees)}",
-        *(f"{amount:,}" for amount in (flow.payload_bytes, flow.message_bytes, flow.wire_bytes)),
-        kernel,
-        overhead(flow),
-        printed(flow),
-    ]
+    return {
+        "method": method.title if flow.way == "up" else "",
+        "way": flow.way,
+        "formula": pretty(flow.formula),
+        "by formula": f"{flow.formula_elements:,}",
+        "elements": f"{flow.elements:,} {mark(flow.formula_agrees)}",
+        "payload B": f"{flow.payload_bytes:,}",
+        "message B": f"{flow.message_bytes:,}",
+        "wire B": f"{flow.wire_bytes:,}",
+        "kernel B": kernel,
+        "overhead": overhead(flow),
+        "paper, M": printed(flow),
+    }
 
 
 def mark(agrees: bool | None) -> str:
@@ -101,12 +98,6 @@ def verdict(setting: SettingCosts) -> str:
 # ------------------------------------------------------------------------------------------------------ files
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-    return text.getvalue()
-
-
 def to_csv(settings: Iterable[SettingCosts]) -> str:
     """One line a method and way, for all settings: what pandas reads."""
     rows = []
@@ -118,26 +109,30 @@ def to_csv(settings: Iterable[SettingCosts]) -> str:
                 rounded = (round(value, 4) if isinstance(value, float) else value for value in values)
                 paper = (flow.printed.millions, flow.printed.source) if flow.printed else ("", "")
                 rows.append([*where, method.name, *rounded, *paper, method.note])
-    return csv_text(CSV_COLUMNS, rows)
+    # Objects, so that numbers beside an empty cell stay whole.
+    return str(DataFrame(rows, columns=CSV_COLUMNS, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
-def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int) -> str:
-    rule = ["---" if place < numbers_from else "---:" for place in range(len(headings))]
-    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [headings, rule, *escaped])
+def markdown_table(rows: Sequence[Mapping[str, str]], numbers_from: int = NUMBERS_FROM) -> str:
+    rule = ["---" if place < numbers_from else "---:" for place in range(len(rows[0]))]
+    escaped = [[cell.replace("|", r"\|") for cell in row.values()] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [rows[0], rule, *escaped])
 
 
 def to_markdown(setting: SettingCosts) -> str:
     rows = [cells(method, flow) for method in setting.methods for flow in method.flows]
-    parts = [f"## {setting.title}", markdown_table(HEADINGS, rows, NUMBERS_FROM)]
+    parts = [f"## {setting.title}", *([markdown_table(rows)] if rows else [])]
     parts.append("\n".join(f"- {line}" for line in [*legend(setting), f"{verdict(setting)}."]))
     if setting.refused:
         parts.append("Not possible here:")
         parts.append("\n".join(f"- {title}: {reason}" for title, reason in setting.refused.items()))
-    formulae = [(one.title, *found) for one in setting.methods for found in printed_formulae(one.name).items()]
+    formulae = [
+        {"method": method.title, "paper": paper, "formula": formula}
+        for method in setting.methods
+        for paper, formula in printed_formulae(method.name).items()
+    ]
     if formulae:
-        parts.append("Formulae as printed, up and down together:")
-        parts.append(markdown_table(("method", "paper", "formula"), formulae, 3))
+        parts += ["Formulae as printed, up and down together:", markdown_table(formulae)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -12,7 +12,7 @@ from fedsim.costs import tables as cost_tables
 from fedsim.costs.formula import pretty
 from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts
 from fedsim.costs.projection import Link, points
-from fedsim.costs.tables import DASH, HEADINGS, NUMBERS_FROM, mark
+from fedsim.costs.tables import DASH, NUMBERS_FROM, mark
 from fedsim.results.wording import difference_line, size
 from protocol import wire
 
@@ -25,7 +25,7 @@ def show_setting(console: Console, setting: SettingCosts, link: Link | None = No
     """The table of one setting, what its letters mean, who is not in it and why, and whether all agrees."""
     lines = [(method, flow) for method in setting.methods for flow in method.flows]
     if console.width >= _COLUMNS_FOR_FULL_NUMBERS:
-        rows = [dict(zip(HEADINGS, cost_tables.cells(*line), strict=True)) for line in lines]
+        rows = [cost_tables.cells(*line) for line in lines]
     else:
         rows = [_compact_cells(*line, all_levels=console.width >= _COLUMNS_FOR_ALL_LEVELS) for line in lines]
     headings = [heading for heading in (rows[0] if rows else ()) if any(row[heading] for row in rows)]

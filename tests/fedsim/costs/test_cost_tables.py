@@ -11,10 +11,10 @@ from fedsim.costs import tables as cost_tables
 
 def test_a_line_of_a_table():
     sample = method(up=flow("up", printed=printed("0.09"), elements=86_800, formula_elements=86_800))
-    assert cost_tables.cells(sample, sample.flow("up")) == [
+    assert list(cost_tables.cells(sample, sample.flow("up")).values()) == [
         *("FedTGP", "up", "K·ΣCᵢ", "86,800", "86,800 ✓", "100", "150", "160", "160 ✓", "60 %", "0.09 ✓")
     ]
-    both = cost_tables.cells(sample, sample.flow("both"))
+    both = list(cost_tables.cells(sample, sample.flow("both")).values())
     assert both[:5] == ["", "both", "", "86,824", "86,824 ✓"]
     assert both[5:9] == ["300", "300", "460", "460 ✓"]
 
@@ -27,8 +27,8 @@ def test_what_does_not_agree_is_marked_and_spoils_everything():
         method(audit=audit(agree=1)),
     ):
         assert not setting(method(), wrong).agrees
-    assert cost_tables.cells(method(), flow("up", elements=23))[4] == "23 ✗"
-    assert cost_tables.cells(method(), flow("up", kernel_bytes=161))[8] == "161 ✗"
+    assert cost_tables.cells(method(), flow("up", elements=23))["elements"] == "23 ✗"
+    assert cost_tables.cells(method(), flow("up", kernel_bytes=161))["kernel B"] == "161 ✗"
 
 
 def test_a_platform_without_counters_has_nothing_to_disagree_with():
@@ -36,7 +36,7 @@ def test_a_platform_without_counters_has_nothing_to_disagree_with():
         up=flow("up", kernel_bytes=None), down=flow("down", kernel_bytes=None), audit=audit(checked=0, agree=0)
     )
     assert blind.agrees and blind.flow("both").kernel_bytes is None
-    assert cost_tables.cells(blind, blind.flow("both"))[8] == "–"
+    assert cost_tables.cells(blind, blind.flow("both"))["kernel B"] == "–"
     assert cost_tables.verdict(setting(blind)) == (
         "2 of 2 formulae equal the measured elements; this platform has no TCP byte counters to compare with"
     )
