@@ -7,19 +7,24 @@ something once (`setup`), and the server may answer it once.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedsim import models
 from fedsim.config import Experiment, Model
 from fedsim.contract import Arrays
 from fedsim.data import ClientData, Federation, Subset
+from fedsim.learning.evaluation import count_correct
 from fedsim.learning.stopwatch import Stopwatch
+from fedsim.learning.training import Batch as Batch
+from fedsim.learning.training import run_epochs
 from fedsim.metrics import Metrics as Metrics
 from fedsim.models import SplitModel
 from fedsim.seeds import Streams
@@ -130,6 +135,10 @@ class Step:
     metrics: Metrics = field(default_factory=dict)
     records: Arrays = field(default_factory=dict)
 
+    def plus(self, down: Arrays, metrics: Metrics, records: Arrays) -> Step:
+        """This and more."""
+        return Step(self.down | down, self.metrics | metrics, self.records | records)
+
 
 @dataclass(frozen=True)
 class ClientContext:
@@ -163,8 +172,8 @@ class ServerContext:
     """Measures the parts of the server's step that a method names."""
 
 
-class Client(ABC):
-    """The client half. A method overrides what it needs; the rest is a client that only trains alone."""
+class Client:
+    """The client half. As it is, it trains alone; a method overrides what it needs, as a rule its loss."""
 
     def __init__(self, context: ClientContext):
         self.context = context
@@ -181,19 +190,53 @@ class Client(ABC):
     def receive(self, round: int, down: Arrays) -> None:
         """What the server made of the last round; empty before the first aggregation."""
 
-    @abstractmethod
     def evaluate(self) -> Metrics:
-        """At least `correct` and `tested` on the client's own test set, both 0 where nothing can be said yet."""
+        """At least `correct` and `tested` on the client's own test set, both 0 where nothing can be said yet; by
+        the largest logit unless a method predicts otherwise."""
+        return count_correct(self.model, self.data.test, self.context.device)
 
-    @abstractmethod
     def train(self, round: int) -> Metrics:
         """One round of local training; at least `loss`, the mean over its batches."""
+        return {"loss": self.train_locally(round)}
+
+    def loss(self, batch: Batch) -> Tensor:
+        """What local training lowers, of one mini-batch."""
+        return cross_entropy(self.model(batch.inputs), batch.labels_B)
+
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """Of local training, made anew every round; None is plain SGD with the experiment's settings."""
+        return None
+
+    def train_locally(
+        self,
+        round: int,
+        *,
+        modules: Sequence[nn.Module] | None = None,
+        data: Subset | None = None,
+        learning_rates: Sequence[float] | None = None,
+        clip_norm: float = 0.0,
+    ) -> float:
+        """`run_epochs` with `loss`, `optimizer` and the experiment's settings, of the model on the client's own
+        training data unless other modules or other data are given. Returns the mean loss."""
+        return run_epochs(
+            self.loss,
+            modules or [self.model],
+            self.data.train if data is None else data,
+            self.context.experiment.train,
+            streams=self.context.streams,
+            client=self.context.client,
+            round=round,
+            device=self.context.device,
+            learning_rates=learning_rates,
+            clip_norm=clip_norm,
+            optimizer=self.optimizer(),
+        )
 
     def upload(self) -> Arrays:
         """What goes up after training."""
         return {}
 
-    def modules(self) -> dict[str, torch.nn.Module]:
+    def modules(self) -> dict[str, nn.Module]:
         """The modules whose weights are this client's memory. Saved and restored for a checkpoint."""
         return {"model": self.model}
 
@@ -219,7 +262,17 @@ class Server:
         """One round's uploads in, what goes down with the next round out."""
         return Step(down={})
 
-    def modules(self) -> dict[str, torch.nn.Module]:
+    def test(self, round: int, model: nn.Module) -> Metrics:
+        """`server_accuracy` of what the server made in a round, on the global test set: where there is one, and in
+        the rounds whose result the clients evaluate too."""
+        context, experiment = self.context, self.context.experiment
+        if not experiment.data.global_test or not experiment.run.is_evaluated(round + 1):
+            return {}
+        with context.stopwatch.part("evaluation"):
+            counted = count_correct(model, context.federation.global_test, context.device)
+        return {"server_accuracy": counted["correct"] / counted["tested"]}
+
+    def modules(self) -> dict[str, nn.Module]:
         return {}
 
     def state(self) -> State:
@@ -229,7 +282,7 @@ class Server:
         load_modules_state(self.modules(), state)
 
 
-def modules_state(modules: dict[str, torch.nn.Module]) -> State:
+def modules_state(modules: dict[str, nn.Module]) -> State:
     """`{"model.conv.weight": array}` for all parameters and buffers."""
     return {
         f"{prefix}.{name}": tensor.detach().cpu().numpy().copy()
@@ -238,7 +291,7 @@ def modules_state(modules: dict[str, torch.nn.Module]) -> State:
     }
 
 
-def load_modules_state(modules: dict[str, torch.nn.Module], state: State) -> None:
+def load_modules_state(modules: dict[str, nn.Module], state: State) -> None:
     for prefix, module in modules.items():
         start = f"{prefix}."
         own = {

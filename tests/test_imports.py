@@ -16,8 +16,8 @@ FORBIDDEN = {
 
 LEDGE = ("fedsim.config", "fedsim.contract", "fedsim.data", "fedsim.errors", "fedsim.models", "fedsim.seeds")
 ROOMS = {
-    "fedsim/equations": {"fedsim.equations", "fedsim.errors"},
-    "fedsim/learning": {"fedsim.learning", "fedsim.method", *LEDGE},
+    "fedsim/equations": {"fedsim.equations"},
+    "fedsim/learning": {"fedsim.learning", *LEDGE},
     "fedsim/families": {
         "fedsim.families",
         "fedsim.equations",

@@ -24,9 +24,13 @@ class ClassVectors:
     @classmethod
     def empty(cls, num_classes: int, dim: int, device: torch.device | None = None) -> ClassVectors:
         return cls(
-            torch.zeros(num_classes, dim, device=device),
-            torch.zeros(num_classes, dtype=torch.bool, device=device),
+            torch.zeros(num_classes, dim, device=device), torch.zeros(num_classes, dtype=torch.bool, device=device)
         )
+
+    @classmethod
+    def of_all(cls, vectors_CK: Tensor) -> ClassVectors:
+        """No class is absent."""
+        return cls(vectors_CK, torch.ones(len(vectors_CK), dtype=torch.bool, device=vectors_CK.device))
 
     @classmethod
     def from_rows(

@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsim.errors import ContractError
-
 RAW = 0
 """In the place of a rank: the matrix as it is. No matrix has rank 0 here, even one of zeros is cut to rank 1."""
 
@@ -50,11 +48,11 @@ class LowRankCodec:
             parts += [factor.reshape(-1) for factor in factors] if factors else [piece]
         return torch.cat(parts).numpy(), np.array(ranks, np.int32)
 
-    def decode(self, factors_f: np.ndarray, ranks_m: np.ndarray, where: str) -> np.ndarray:
-        """(p,) float32: the weights that the factors stand for; `where` names the message if for none."""
+    def decode(self, factors_f: np.ndarray, ranks_m: np.ndarray) -> np.ndarray:
+        """(p,) float32: the weights that the factors stand for; ValueError where they stand for none."""
         remaining = iter(ranks_m.tolist())
         ranks = [next(remaining) if _is_matrix(shape) else RAW for shape in self.shapes]
-        self._check(ranks, len(factors_f), where)
+        self._check(ranks, len(factors_f))
         result: list[Tensor] = []
         pieces = _split(factors_f, [_num_numbers(s, t) for s, t in zip(self.shapes, ranks, strict=True)])
         for shape, rank, piece in zip(self.shapes, ranks, pieces, strict=True):
@@ -66,16 +64,14 @@ class LowRankCodec:
             result.append(((left.view(rows, rank) * sigma_t) @ right.view(rank, columns)).reshape(-1))
         return torch.cat(result).numpy()
 
-    def _check(self, ranks: list[int], num_received: int, where: str) -> None:
+    def _check(self, ranks: list[int], num_received: int) -> None:
         """The border knows how many ranks there are, but not what they say of the other array."""
         for shape, rank in zip(self.shapes, ranks, strict=True):
             if rank != RAW and not 0 < rank <= min(_sides(shape)):
-                raise ContractError(f"{where}: field 'ranks' gives rank {rank} to a weight of shape {shape}")
+                raise ValueError(f"field 'ranks' gives rank {rank} to a weight of shape {shape}")
         expected = sum(_num_numbers(shape, rank) for shape, rank in zip(self.shapes, ranks, strict=True))
         if num_received != expected:
-            raise ContractError(
-                f"{where}: field 'factors' has {num_received} numbers, but 'ranks' stands for {expected}"
-            )
+            raise ValueError(f"field 'factors' has {num_received} numbers, but 'ranks' stands for {expected}")
 
 
 def cut(matrix_rc: Tensor, energy: float) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -8,6 +8,7 @@ pseudo-label (Eq. 8), and the distance of the sample to the prototype of that cl
 Dimensions: B batch, C classes, K features, M clients, P public samples.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -94,22 +95,29 @@ def num_kept(num_samples: int, share: float) -> int:
     return max(1, round(share * num_samples))
 
 
-def server_loss(
-    logits_BC: Tensor,
-    features_BK: Tensor,
-    teacher_BC: Tensor,
-    labels_B: Tensor,
-    weights_B: Tensor,
-    prototypes: ClassVectors,
-    *,
-    upsilon: float,
-    direction: KLDirection = "forward",
-    temperature: float = 1.0,
-) -> Tensor:
-    """Υ · L_kd + (1 − Υ) · L_pl, Eq. 11 to 13; `weights_B` is I, which weighs the cross-entropy only."""
-    own_B = cross_entropy(logits_BC, labels_B, reduction="none")
-    distilled = divergence(logits_BC, teacher_BC, direction, temperature) + (own_B * weights_B).mean()
-    return upsilon * distilled + (1 - upsilon) * prototype_loss(features_BK, labels_B, prototypes, "mse")
+@dataclass(frozen=True)
+class Lesson:
+    """What the server's model is taught of the public samples, one row for each."""
+
+    opinions_PC: Tensor
+    """L̂, what all clients together say of it."""
+    labels_P: Tensor
+    """Its pseudo-label."""
+    weights_P: Tensor
+    """I, how much the pseudo-label counts."""
+    prototypes: ClassVectors
+    upsilon: float
+    direction: KLDirection = "forward"
+    temperature: float = 1.0
+
+    def loss(self, logits_BC: Tensor, features_BK: Tensor, rows_B: Tensor) -> Tensor:
+        """Υ · L_kd + (1 − Υ) · L_pl, Eq. 11 to 13, of the samples in these rows."""
+        labels_B = self.labels_P[rows_B]
+        kl = divergence(logits_BC, self.opinions_PC[rows_B], self.direction, self.temperature)
+        own_B = cross_entropy(logits_BC, labels_B, reduction="none")
+        distilled = kl + (own_B * self.weights_P[rows_B]).mean()
+        pull = prototype_loss(features_BK, labels_B, self.prototypes, "mse")
+        return self.upsilon * distilled + (1 - self.upsilon) * pull
 
 
 def client_loss(

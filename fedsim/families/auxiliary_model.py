@@ -9,20 +9,17 @@ Dimensions: B batch, C classes, p parameters of the auxiliary model.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedsim import method, models
 from fedsim.config import AboveZero, NonNegative, Section
 from fedsim.equations.distillation import divergence
 from fedsim.errors import UserError
-from fedsim.learning.evaluation import count_correct
-from fedsim.learning.parameters import Aggregation
-from fedsim.learning.training import LossOfBatch, train_locally
+from fedsim.families.uploads import Aggregation
 from fedsim.method import ClientContext, Metrics, ServerContext, Setting
 from fedsim.models import SplitModel, groups
 from fedsim.seeds import Streams
@@ -46,9 +43,6 @@ class MutualConfig(Section, frozen=True, kw_only=True):
     smaller. The published runs do the latter."""
     clip_norm: NonNegative = 10.0
     """Largest gradient norm of each network; 0: any."""
-
-
-# ------------------------------------------------------------------------------------------------ auxiliary model
 
 
 def auxiliary_name(context: ClientContext | ServerContext | Setting) -> str:
@@ -82,7 +76,7 @@ def auxiliary_shapes(context: ClientContext | ServerContext | Setting) -> SplitM
         return new_auxiliary(context)
 
 
-def check_auxiliary(setting: Setting) -> None:
+def check(setting: Setting) -> None:
     """Whether there is such a model, and whether it can take these data."""
     name = auxiliary_name(setting)
     try:
@@ -92,40 +86,6 @@ def check_auxiliary(setting: Setting) -> None:
         raise UserError(f"method.auxiliary cannot be {name}: {reason}; name another model.") from None
 
 
-# ------------------------------------------------------------------------------------------------ losses
-
-
-def mutual_divergence(student_BC: Tensor, teacher_BC: Tensor, config: MutualConfig) -> Tensor:
-    """KL(teacher ‖ student) as the options want it."""
-    if config.detach_teacher:
-        teacher_BC = teacher_BC.detach()
-    mean = divergence(student_BC, teacher_BC)
-    return mean / student_BC.shape[1] if config.kl_mean == "element" else mean
-
-
-class MutualLosses(NamedTuple):
-    """The task and distillation losses of both models on one batch."""
-
-    task: Tensor
-    distillation: Tensor
-    auxiliary_task: Tensor
-    auxiliary_distillation: Tensor
-
-
-def mutual_losses(
-    logits_BC: Tensor, auxiliary_logits_BC: Tensor, labels_B: Tensor, config: MutualConfig
-) -> MutualLosses:
-    return MutualLosses(
-        task=cross_entropy(logits_BC, labels_B),
-        distillation=mutual_divergence(logits_BC, auxiliary_logits_BC, config),
-        auxiliary_task=cross_entropy(auxiliary_logits_BC, labels_B),
-        auxiliary_distillation=mutual_divergence(auxiliary_logits_BC, logits_BC, config),
-    )
-
-
-# ------------------------------------------------------------------------------------------------ halves
-
-
 class MutualClient(method.Client):
     """A client with its own model, which is evaluated, and its copy of the auxiliary one, which travels."""
 
@@ -133,23 +93,25 @@ class MutualClient(method.Client):
         super().__init__(context)
         self.auxiliary = new_auxiliary(context).to(context.device)
 
-    def evaluate(self) -> Metrics:
-        return count_correct(self.model, self.data.test, self.context.device)
+    def kl(self, student_BC: Tensor, teacher_BC: Tensor) -> Tensor:
+        """KL(teacher ‖ student) as the options want it."""
+        config: MutualConfig = self.context.config
+        mean = divergence(student_BC, teacher_BC.detach() if config.detach_teacher else teacher_BC)
+        return mean / student_BC.shape[1] if config.kl_mean == "element" else mean
 
     def modules(self) -> dict[str, nn.Module]:
         """The received weights come again, but running statistics of batch normalisation stay with a client."""
         return {"model": self.model, "auxiliary": self.auxiliary}
 
-    def train_together(self, round: int, loss: LossOfBatch) -> float:
-        """One optimizer step of all modules for each batch; `loss` is the sum over both models."""
+    def train(self, round: int) -> Metrics:
+        """One optimizer step of all modules for each batch; a method's loss is the sum over both models."""
         config: MutualConfig = self.context.config
         lr = self.context.experiment.train.lr
         special = {"auxiliary": lr if config.auxiliary_lr == "auto" else config.auxiliary_lr}
-        return train_locally(
-            self.context,
+        mean_loss = self.train_locally(
             round,
-            loss,
             modules=list(self.modules().values()),
             learning_rates=[special.get(name, lr) for name in self.modules()],
             clip_norm=config.clip_norm,
         )
+        return {"loss": mean_loss}

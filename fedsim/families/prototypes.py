@@ -1,26 +1,22 @@
-"""What all prototype methods share: options, contract, the client half and most of the server half.
+"""What all prototype methods share: options, contract, and all of both halves but the loss and the server's step.
 
-A prototype is the mean feature of one class (FedTGP Eq. 2, ProtoNorm Eq. 2). Clients send one row per class
-that they hold, with the class numbers beside it. FedProto, FedTGP and ProtoNorm differ only in what their
-server makes of these rows, so each of them is a `Config`, a `Server.combine` and little else. The tensor work
-(losses, means, margins, the nearest prototype) is in fedsim/equations/class_vectors.py.
+A prototype is the mean feature of one class (FedTGP Eq. 2, ProtoNorm Eq. 2). Clients send one row per class that
+they hold, with the class numbers beside it. A method's client writes its loss with `features` and `pull`; its
+server makes global prototypes of what `stack` gives, and `step` makes of these what goes down and is recorded.
 
 Dimensions: B batch, C classes, K features, n classes held, N prototypes uploaded by all clients together.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedsim.config import AboveZero, NonNegative, Section
-from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
+from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.equations.class_vectors import (
     ClassMeans,
     ClassVectors,
@@ -29,14 +25,13 @@ from fedsim.equations.class_vectors import (
     nearest_prototype,
     prototype_loss,
 )
-from fedsim.errors import ContractError, UserError
-from fedsim.learning.evaluation import NOTHING_TESTED, count_correct, outputs
-from fedsim.learning.training import Batch, samples_per_epoch, train_locally
-from fedsim.method import Client, ClientContext, Metrics, Server, State, Step, Upload, filled
+from fedsim.errors import UserError
+from fedsim.families.uploads import COUNTS, PROTOTYPES, Uploaded, class_means, pack, stack_uploads
+from fedsim.learning.evaluation import NOTHING_TESTED, count_correct
+from fedsim.method import Batch, Client, ClientContext, Metrics, Server, State, Step, Upload
 
 PUBLISHED_WEIGHTS = {"mse": 10.0, "l2": 0.1}
 """λ that belongs to each distance: the papers print 0.1 for the Euclidean, their runs use 10 with MSE."""
-
 
 MAX_RECORDED_BYTES = 4 << 20
 """Of uploaded prototypes over a whole run, beside those of the last round."""
@@ -62,6 +57,9 @@ class PrototypeConfig(Section, frozen=True, kw_only=True):
     report_margins: bool = False
     """Clients also upload the distance of each of their prototypes to the nearest other one of theirs."""
 
+    all_classes_down: ClassVar[bool] = False
+    """Whether prototypes of all C classes go down always, so that no class numbers are needed."""
+
     def __post_init__(self) -> None:
         if self.stale_prototypes and self.prototypes_from == "train_pass":
             raise UserError("method.stale_prototypes = true needs method.prototypes_from = eval_pass; set both.")
@@ -76,95 +74,94 @@ class PrototypeConfig(Section, frozen=True, kw_only=True):
         """γ in force."""
         return self.prototype_scale
 
+    @property
+    def sends_counts(self) -> bool:
+        """Whether clients tell how many samples of each class they have."""
+        return False
 
-def prototype_contract(
-    config: PrototypeConfig, *, all_classes_down: bool = False, with_counts: bool = False
-) -> Contract:
+
+def prototype_contract(config: PrototypeConfig) -> Contract:
     """Up: a row for each class held. Down: one for each class that exists, or all C without class numbers."""
-    up = {"prototypes": Field(Payload.PROTOTYPES, "n K"), "class_ids": class_ids("n")}
-    if with_counts:
-        up["counts"] = Field(Payload.COUNTS, "n", "int32")
+    up = dict(PROTOTYPES)
+    if config.sends_counts:
+        up["counts"] = COUNTS
     if config.report_margins:
         up["margins"] = Field(Payload.MARGINS, "n")
-    if all_classes_down:
-        return Contract(up=up, down={"prototypes": Field(Payload.PROTOTYPES, "C K")})
-    return Contract(up=up, down={"prototypes": Field(Payload.PROTOTYPES, "n K"), "class_ids": class_ids("n")})
+    return Contract(
+        up, {"prototypes": Field(Payload.PROTOTYPES, "C K")} if config.all_classes_down else PROTOTYPES
+    )
 
 
 class PrototypeClient(Client):
-    """Trains with cross-entropy + λ · φ(features, γ · global prototypes), and uploads its class means."""
-
-    sends_counts = False
+    """Keeps the global prototypes and its own: receives the ones, gathers and uploads the others."""
 
     def __init__(self, context: ClientContext):
         super().__init__(context)
         self.config: PrototypeConfig = context.config
-        task = context.task
-        self.global_prototypes = ClassVectors.empty(task.num_classes, task.feature_dim, context.device)
-        self.local_prototypes = ClassVectors.empty(task.num_classes, task.feature_dim, context.device)
-        self.local_counts_C = torch.zeros(task.num_classes, device=context.device)
+        self.global_prototypes = ClassVectors.empty(
+            context.task.num_classes, context.task.feature_dim, context.device
+        )
+        self.is_guided = False
+        self.seen = self._no_means()
+        self._keep(self.seen)
+
+    # ---------------------------------------------------------------------------- pieces of a method's loss
+
+    def features(self, batch: Batch) -> Tensor:
+        """(B, K); where prototypes come from the training pass, they are gathered here."""
+        features_BK = self.model.features(batch.inputs)
+        if self.config.prototypes_from == "train_pass":
+            self.seen.add(features_BK, batch.labels_B)
+        return features_BK
+
+    def pull(self, features_BK: Tensor, labels_B: Tensor) -> Tensor:
+        """λ · φ(feature, γ · global prototype of its class), its mean over the batch; 0 before there are any."""
+        if not self.is_guided:
+            return features_BK.new_zeros(())
+        distance = prototype_loss(features_BK, labels_B, self.global_prototypes, self.config.distance)
+        return self.config.weight * distance
+
+    # ------------------------------------------------------------------------------------------ one round
 
     def receive(self, round: int, down: Arrays) -> None:
         if not down:
             return
         num_classes = self.context.task.num_classes
-        received = ClassVectors.from_rows(
-            down["prototypes"],
-            down.get("class_ids", np.arange(num_classes)),
-            num_classes,
-            self.context.device,
-        )
+        ids_n = down.get("class_ids", np.arange(num_classes))
+        received = ClassVectors.from_rows(down["prototypes"], ids_n, num_classes, self.context.device)
         self.global_prototypes = ClassVectors(received.vectors_CK * self.config.scale, received.present_C)
 
     def evaluate(self) -> Metrics:
-        device = self.context.device
         if self.config.evaluate_by == "logits":
-            return count_correct(self.model, self.data.test, device)
-        local = self.config.evaluate_by == "local_prototype"
-        allowed_C = None
+            return super().evaluate()
+        device, allowed_C = self.context.device, None
         if self.config.restrict_to_local_classes:
             allowed_C = torch.zeros(self.context.task.num_classes, dtype=torch.bool, device=device)
             allowed_C[torch.as_tensor(self.data.classes, dtype=torch.int64)] = True
+        local = self.config.evaluate_by == "local_prototype"
         predict = nearest_prototype(self.local_prototypes if local else self.global_prototypes, allowed_C)
         if predict is None:
             return dict(NOTHING_TESTED)
         return count_correct(self.model, self.data.test, device, forward=self.model.features, predict=predict)
 
     def train(self, round: int) -> Metrics:
-        config, targets = self.config, self.global_prototypes
-        guided = targets.any and config.weight > 0
-        seen = self._class_means() if config.prototypes_from == "train_pass" else None
+        """With the method's loss; prototypes are gathered on the way, after it or, stale, before it."""
+        config = self.config
+        self.is_guided = self.global_prototypes.any and config.weight > 0
+        self.seen = self._no_means()
         if config.stale_prototypes:
             # The model has not changed since the client last took part, so these are that model's prototypes.
-            self._keep(eval_pass(self.context))
-
-        def loss(batch: Batch) -> Tensor:
-            features_BK = self.model.features(batch.inputs)
-            if seen is not None:
-                seen.add(features_BK, batch.labels_B)
-            total = cross_entropy(self.model.head(features_BK), batch.labels_B)
-            if guided:
-                pull = prototype_loss(features_BK, batch.labels_B, targets, config.distance)
-                total = total + config.weight * pull
-            return total
-
-        mean_loss = train_locally(self.context, round, loss, optimizer=self.optimizer())
+            self._keep(class_means(self.context))
+        mean_loss = self.train_locally(round)
         if not config.stale_prototypes:
-            self._keep(eval_pass(self.context) if seen is None else seen)
+            self._keep(self.seen if config.prototypes_from == "train_pass" else class_means(self.context))
         return {"loss": mean_loss}
 
-    def optimizer(self) -> torch.optim.Optimizer | None:
-        """Of local training; None is the experiment's plain SGD."""
-        return None
-
     def upload(self) -> Arrays:
-        rows_nK, ids_n = self.local_prototypes.rows()
-        arrays = {"prototypes": rows_nK, "class_ids": ids_n}
-        if self.sends_counts:
-            arrays["counts"] = self.local_counts_C.cpu().numpy()[ids_n].astype(np.int32)
+        arrays = pack(self.local_prototypes, self.local_counts_C if self.config.sends_counts else None)
         if self.config.report_margins:
             # A single class has no margin; the border lets no NaN through, so it is sent as 0.
-            arrays["margins"] = np.nan_to_num(margins(torch.from_numpy(rows_nK)).numpy(), nan=0.0)
+            arrays["margins"] = np.nan_to_num(margins(torch.from_numpy(arrays["prototypes"])).numpy(), nan=0.0)
         return arrays
 
     def state(self) -> State:
@@ -177,130 +174,59 @@ class PrototypeClient(Client):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        tensors = {
-            name: torch.from_numpy(state[name].copy()).to(self.context.device)
+        global_CK, present_C, local_CK, counts_C = (
+            torch.from_numpy(state[name].copy()).to(self.context.device)
             for name in ("global_prototypes", "global_present", "local_prototypes", "local_counts")
-        }
-        self.global_prototypes = ClassVectors(tensors["global_prototypes"], tensors["global_present"])
-        self.local_prototypes = ClassVectors(tensors["local_prototypes"], tensors["local_counts"] > 0)
-        self.local_counts_C = tensors["local_counts"]
+        )
+        self.global_prototypes = ClassVectors(global_CK, present_C)
+        self.local_prototypes, self.local_counts_C = ClassVectors(local_CK, counts_C > 0), counts_C
 
-    def _class_means(self) -> ClassMeans:
-        task = self.context.task
-        return ClassMeans(task.num_classes, task.feature_dim, self.context.device)
+    def _no_means(self) -> ClassMeans:
+        return ClassMeans(self.context.task.num_classes, self.context.task.feature_dim, self.context.device)
 
     def _keep(self, means: ClassMeans) -> None:
         self.local_prototypes, self.local_counts_C = means.means(), means.weights_C
 
 
-def eval_pass(context: ClientContext) -> ClassMeans:
-    """Features of the samples that an epoch of training covers, in evaluation mode."""
-    task, model, data = context.task, context.model, context.data.train
-    means = ClassMeans(task.num_classes, task.feature_dim, context.device)
-    num_samples = samples_per_epoch(len(data), context.experiment.train)
-    for features_BK, labels_B in outputs(
-        model, data, context.device, forward=model.features, num_samples=num_samples
-    ):
-        means.add(features_BK, labels_B)
-    return means
+class PrototypeServer(Server):
+    """All clients' prototypes in, global ones out: a method's `aggregate` says how the ones become the others."""
 
-
-@dataclass(frozen=True)
-class Uploaded:
-    """The rows of all clients in a round, stacked in the order of client ids."""
-
-    vectors_NK: Tensor
-    labels_N: Tensor
-    clients_N: np.ndarray
-    counts_N: Tensor | None
-
-
-def stack_uploads(uploads: list[Upload], name: str, dim: int, num_classes: int, device: torch.device) -> Uploaded:
-    """Stack the arrays called `name`. Uploads without arrays, and those with no rows, add nothing."""
-    uploads = filled(uploads)
-    for upload in uploads:
-        ids = upload.arrays["class_ids"]
-        if len(ids) and not 0 <= ids.min() <= ids.max() < num_classes:
-            raise ContractError(
-                f"client {upload.client}: field 'class_ids' must lie in 0..{num_classes - 1}, "
-                f"not {ids.min()}..{ids.max()}"
-            )
-        if len(np.unique(ids)) < len(ids):
-            raise ContractError(
-                f"client {upload.client}: field 'class_ids' names a class twice ({len(ids)} rows for at most "
-                f"{num_classes} classes)"
-            )
-
-    def stacked(array_name: str, empty: np.ndarray) -> Tensor:
-        rows = np.concatenate([empty, *(upload.arrays[array_name] for upload in uploads)], dtype=empty.dtype)
-        return torch.from_numpy(rows).to(device)
-
-    clients = [np.full(len(upload.arrays["class_ids"]), upload.client, np.int32) for upload in uploads]
-    has_counts = any("counts" in upload.arrays for upload in uploads)
-    return Uploaded(
-        vectors_NK=stacked(name, np.zeros((0, dim), np.float32)),
-        labels_N=stacked("class_ids", np.zeros(0, np.int64)),
-        clients_N=np.concatenate([np.zeros(0, np.int32), *clients]),
-        counts_N=stacked("counts", np.zeros(0, np.float32)) if has_counts else None,
-    )
-
-
-def mean_per_class(uploaded: Uploaded, num_classes: int) -> ClassVectors:
-    """Mean over the clients that hold a class (ProtoNorm Eq. 7), weighted by their counts if they sent any.
-
-    The printed weighted mean (FedTGP Eq. 3, ProtoNorm Eq. 3) is also divided by the number of clients, which
-    would shrink the prototypes by that number; no published run does it.
-    """
-    means = ClassMeans(num_classes, uploaded.vectors_NK.shape[1], uploaded.vectors_NK.device)
-    means.add(uploaded.vectors_NK, uploaded.labels_N, uploaded.counts_N)
-    return means.means()
-
-
-@dataclass(frozen=True)
-class Combined:
-    """The global prototypes, and what is worth knowing about how they came about."""
-
-    prototypes: ClassVectors
-    metrics: Metrics = field(default_factory=dict)
-    records: Arrays = field(default_factory=dict)
-
-
-class PrototypeServer(Server, ABC):
-    """Turns all uploaded prototypes into global ones; a method says how in `combine`."""
-
-    sends_all_classes = False
-
-    @abstractmethod
-    def combine(self, round: int, uploaded: Uploaded) -> Combined:
-        """One round's prototypes in, the global ones out."""
-
-    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+    def stack(self, uploads: list[Upload]) -> Uploaded:
+        """The prototypes of all clients, a row for each class that a client holds."""
         task = self.context.task
-        uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device)
-        with self.context.stopwatch.part("prototypes"):
-            combined = self.combine(round, uploaded)
-        rows_nK, ids_n = combined.prototypes.rows()
-        down = {"prototypes": rows_nK}
-        if not self.sends_all_classes:
-            down["class_ids"] = ids_n
-        margins_C = class_margins(combined.prototypes).cpu().numpy()
+        return stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device)
+
+    def step(
+        self,
+        round: int,
+        uploaded: Uploaded,
+        prototypes: ClassVectors,
+        metrics: Metrics | None = None,
+        records: Arrays | None = None,
+    ) -> Step:
+        """The global prototypes go down. Beside what the method tells of them, it is told how far apart they are;
+        of some rounds they are recorded themselves, with those they were made from."""
+        config: PrototypeConfig = self.context.config
+        down = pack(prototypes)
+        ids_n = down.pop("class_ids") if config.all_classes_down else down["class_ids"]
+        margins_C = class_margins(prototypes).cpu().numpy()
         known = margins_C[~np.isnan(margins_C)]
         separation = {
             "margin_max": float(known.max()) if len(known) else 0.0,
             "margin_mean": float(known.mean()) if len(known) else 0.0,
         }
-        scale = np.float32(self.context.config.scale)
-        records = {
+        scale = np.float32(config.scale)
+        recorded = {
             "global_margins": margins_C,
             "prototype_scale": np.array(scale),  # a client uses a prototype, and so a margin, times this
             **client_margins(uploaded),
-            **combined.records,
+            **(records or {}),
         }
         if self._keeps_prototypes(round, uploaded.vectors_NK.nbytes):
-            records["client_prototypes"] = uploaded.vectors_NK.cpu().numpy()
-            records["global_prototypes"] = rows_nK * scale
-            records["global_classes"] = ids_n
-        return Step(down, combined.metrics | separation, records)
+            recorded["client_prototypes"] = uploaded.vectors_NK.cpu().numpy()
+            recorded["global_prototypes"] = down["prototypes"] * scale
+            recorded["global_classes"] = ids_n
+        return Step(down, (metrics or {}) | separation, recorded)
 
     def _keeps_prototypes(self, round: int, num_bytes: int) -> bool:
         """The last round's always; of those before, as many at equal distances as a few megabytes hold."""

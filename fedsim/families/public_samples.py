@@ -1,16 +1,13 @@
-"""The public samples as both sides have them, and the server's own model, which learns from nothing else.
+"""The public samples as both sides have them, and what models say of them.
 
 Public samples are unlabelled training images that no client holds (`data.public_samples`), the same for everyone
 and always in the same order. A client that owns the data set knows them by their numbers, so nothing travels;
 otherwise they are sent once, at set-up. Either way both sides compute with the same bits. They come from the data
 set that clients hold the rest of, so their classes cannot be others.
 
-Dimensions: B batch, C classes, K features, P public samples.
+Dimensions: B batch, C classes, K features, P public samples, k some of them.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -19,21 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsim import models
-from fedsim.config import Experiment, Train
+from fedsim.config import Train
 from fedsim.contract import Arrays, Field, Fields, Payload
 from fedsim.data import Dataset, Subset
 from fedsim.errors import UserError
-from fedsim.learning.evaluation import outputs, server_accuracy
-from fedsim.learning.training import Batch, run_epochs
-from fedsim.method import ClientContext, Metrics, ServerContext, Setting, Task, Upload, filled
-from fedsim.models import SplitModel, groups
+from fedsim.learning.evaluation import outputs
+from fedsim.method import Batch, ClientContext, Setting, Task, Upload, filled
+from fedsim.models import SplitModel
 
 DEFAULTS = {"data": {"public_samples": 2500, "global_test": True}}
 """What methods with public samples ask of the data unless the user says otherwise."""
+NEEDS = ("public samples", "equal or projected feature sizes")
 
 Source = Literal["known", "sent"]
-Optimizer = Literal["sgd", "adam"]
 
 
 # ------------------------------------------------------------------------------------------- at set-up
@@ -66,43 +61,30 @@ def received(public_rows: np.ndarray, task: Task) -> Subset:
     return Subset(dataset, np.arange(num), labelled=False)
 
 
-def known(context: ClientContext) -> Subset:
-    """The samples that a client finds in its own copy of the data set."""
-    assert context.public is not None, "the method's check lets no experiment without public samples through"
-    return context.public
-
-
 def sizes(setting: Setting) -> dict[str, int]:
     """Letters for contracts: Np public samples of so many inputs."""
     return {"Np": setting.experiment.data.public_samples, "inputs": prod(setting.task.input_shape)}
 
 
-def check(setting: Setting, *, source: Source = "known", dtype: str = "float32", server_model: str = "") -> None:
+def check(setting: Setting) -> None:
     """Raises UserError where a method with public samples cannot work."""
-    name = setting.experiment.method_name
+    name, config = setting.experiment.method_name, setting.config
     if not setting.experiment.data.public_samples:
         raise UserError(f"{name} needs public samples, and data.public_samples = 0; set it, to 2500 as published.")
     used = setting.dimensions.get("kept", setting.dimensions["Np"])
     if used < 2:  # batch normalisation cannot train on one
         raise UserError(f"{name} would learn from {used} public sample; raise data.public_samples to 2 or more.")
-    if source == "sent" and dtype == "uint8" and setting.federation.dataset.inputs.dtype != np.uint8:
+    dataset = setting.federation.dataset
+    if config.public_data == "sent" and config.public_dtype == "uint8" and dataset.inputs.dtype != np.uint8:
         raise UserError(
-            f"method.public_dtype = uint8 needs images, and samples of {setting.federation.dataset.name} are "
-            "other numbers; use float32."
+            f"method.public_dtype = uint8 needs images, and samples of {dataset.name} are other numbers; "
+            "use float32."
         )
     for client in range(setting.task.num_clients):
-        _require_comparable(setting.model(client), name)
-    if server_model:
-        num_models = len(groups.entries(server_model))
-        if num_models != 1:
-            raise UserError(
-                f"method.server_model = {server_model} is {num_models} models; give one, as in ResNet34."
-            )
-        with torch.device("meta"):
-            _require_comparable(build_server_model(server_model, setting.experiment, setting.task), name)
+        require_comparable(setting.model(client), name)
 
 
-def _require_comparable(model: SplitModel, method: str) -> None:
+def require_comparable(model: SplitModel, method: str) -> None:
     """Features that were made equally long by pooling have nothing to do with each other."""
     if isinstance(model.extractor[1], nn.AdaptiveAvgPool1d):
         raise UserError(
@@ -111,7 +93,33 @@ def _require_comparable(model: SplitModel, method: str) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------ what models say
+# ------------------------------------------------------------------------------------------ in each round
+
+
+class PublicSamples:
+    """As a client has them: in its own copy of the data set, or from the moment they were sent."""
+
+    def __init__(self, context: ClientContext):
+        self.context = context
+        self.all: Subset | None = context.public if context.config.public_data == "known" else None
+
+    def receive(self, setup: Arrays) -> None:
+        self.all = received(setup["public"], self.context.task)
+
+    def subset(self, rows_k: np.ndarray | None = None) -> Subset:
+        """All of them, or some."""
+        assert self.all is not None, (
+            "the check lets no experiment without them through, and the set-up comes first"
+        )
+        return self.all if rows_k is None else some(self.all, rows_k)
+
+    def logits(self) -> np.ndarray:
+        """What the client's model says of all of them, (P, C)."""
+        return public_logits(self.context.model, self.subset(), self.context.device).cpu().numpy()
+
+
+def some(public: Subset, rows_k: np.ndarray) -> Subset:
+    return Subset(public.dataset, public.indices[rows_k], labelled=False)
 
 
 def public_logits(model: nn.Module, public: Subset, device: torch.device) -> Tensor:
@@ -140,86 +148,12 @@ def stacked(uploads: list[Upload], name: str, device: torch.device) -> Tensor:
     return torch.from_numpy(np.stack([upload.arrays[name] for upload in filled(uploads)])).to(device)
 
 
-def make_optimizer(kind: Optimizer, module: nn.Module, lr: float) -> torch.optim.Optimizer | None:
-    """Made anew every round. None: plain SGD, as the training loop makes it."""
-    return torch.optim.Adam(module.parameters(), lr=lr) if kind == "adam" else None
-
-
 def rows_of(batch: Batch, device: torch.device) -> Tensor:
     """Which samples of the subset a batch holds, to look up what is known of them."""
     return torch.from_numpy(batch.rows_B).to(device)
 
 
-# ------------------------------------------------------------------------------------- the server's model
-
-
-def build_server_model(name: str, experiment: Experiment, task: Task) -> SplitModel:
-    """With a learnable projection to K, as published, unless the experiment asks for another mapping."""
-    clients = experiment.model
-    mapping = "project" if clients.feature_mapping == "published" else clients.feature_mapping
-    config = msgspec.structs.replace(clients, group=name, feature_mapping=mapping)
-    return models.build(config, 0, task.input_shape, task.num_classes)
-
-
-@dataclass(frozen=True)
-class ServerTraining:
-    """How the server's model is trained in each round."""
-
-    epochs: int
-    batch_size: int
-    lr: float
-    optimizer: Optimizer = "sgd"
-
-
-class ServerModel:
-    """The server's model with the samples it learns from and those that test it. Uses all of its threads."""
-
-    def __init__(self, context: ServerContext, name: str, training: ServerTraining):
-        self.context = context
-        self.training = training
-        self.public = context.federation.public
-        with context.streams.seeded("server-model-init"):
-            model = build_server_model(name, context.experiment, context.task)
-        self.model = model.to(context.device)
-
-    def features(self) -> Tensor:
-        with self._timed():
-            return public_features(self.model, self.public, self.context.device)
-
-    def features_and_logits(self) -> tuple[Tensor, Tensor]:
-        with self._timed():
-            return features_and_logits(self.model, self.public, self.context.device)
-
-    def learn(self, round: int, loss: Callable[[Tensor, Tensor, Tensor], Tensor], rows_k: Tensor) -> float:
-        """`loss(logits, features, rows)` of public samples, trained on the rows given; returns its mean."""
-        model, context, training = self.model, self.context, self.training
-        chosen = Subset(self.public.dataset, self.public.indices[rows_k.cpu().numpy()], labelled=False)
-
-        def loss_of_batch(batch: Batch) -> Tensor:
-            features_BK = model.features(batch.inputs)
-            return loss(model.head(features_BK), features_BK, rows_k[rows_of(batch, context.device)])
-
-        with self._timed():
-            return run_epochs(
-                loss_of_batch,
-                [model],
-                chosen,
-                public_training(context.experiment.train, training.epochs, training.batch_size, training.lr),
-                streams=context.streams,
-                round=round,
-                device=context.device,
-                purpose="server-model",
-                optimizer=make_optimizer(training.optimizer, model, training.lr),
-            )
-
-    def accuracy(self, round: int) -> Metrics:
-        return server_accuracy(self.context, self.model, round)
-
-    def _timed(self) -> AbstractContextManager[None]:
-        return self.context.stopwatch.part("server model")
-
-
-def public_training(train: Train, epochs: int, batch_size: int, lr: float) -> Train:
+def training(train: Train, epochs: int, batch_size: int, lr: float) -> Train:
     """Public samples are few and nobody's: they are shuffled, and all are used but one that is left over alone."""
     return msgspec.structs.replace(
         train, local_epochs=epochs, batch_size=batch_size, lr=lr, shuffle=True, drop_last=False

@@ -5,16 +5,14 @@ common seed, where the published runs send around that of the first client. A cl
 it has just received, before its own training changes it.
 """
 
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from fedsim.config import Section
 from fedsim.contract import Arrays, Field, Payload
 from fedsim.errors import UserError
-from fedsim.learning.evaluation import count_correct
-from fedsim.learning.parameters import Aggregation, flatten, load_flat, mean_of, num_parameters
-from fedsim.learning.training import Batch, train_locally
-from fedsim.method import Client, ClientContext, Metrics, Server, ServerContext, Setting, Upload
+from fedsim.families.uploads import Aggregation, mean_of
+from fedsim.learning.parameters import flatten, load_flat, num_parameters
+from fedsim.method import Client, ClientContext, Server, ServerContext, Setting, Upload
 from fedsim.models import groups
 from fedsim.models.heads import make_head
 
@@ -29,12 +27,12 @@ class HeadMeanConfig(Section, frozen=True, kw_only=True):
     """weighted: a client counts by its number of training samples. mean: every client counts alike."""
 
 
-def head_sizes(setting: Setting) -> dict[str, int]:
+def sizes(setting: Setting) -> dict[str, int]:
     """The letter for the weights of a head."""
     return {"head": num_parameters(setting.model(0).head)}
 
 
-def check_equal_heads(setting: Setting) -> None:
+def check(setting: Setting) -> None:
     first = setting.model(0)
     for client in range(1, setting.task.num_clients):
         other = setting.model(client)
@@ -66,15 +64,6 @@ class SharedHeadClient(Client):
         if down:
             load_flat(self.model.head, down["head"])
 
-    def evaluate(self) -> Metrics:
-        return count_correct(self.model, self.data.test, self.context.device)
-
-    def train(self, round: int) -> Metrics:
-        def loss(batch: Batch) -> Tensor:
-            return cross_entropy(self.model(batch.inputs), batch.labels_B)
-
-        return {"loss": train_locally(self.context, round, loss)}
-
     def upload(self) -> Arrays:
         return {"head": flatten(self.model.head)}
 
@@ -86,11 +75,10 @@ class SharedHeadServer(Server):
         super().__init__(context)
         self.head = initial_head(context)
 
+    def average_heads(self, uploads: list[Upload]) -> None:
+        """Makes it the mean of the uploaded ones; it stays as it is where nobody uploaded."""
+        if uploads:
+            load_flat(self.head, mean_of(uploads, "head", self.context.config.aggregation))
+
     def modules(self) -> dict[str, nn.Module]:
         return {"head": self.head}
-
-
-def average_heads(head: nn.Module, uploads: list[Upload], aggregation: Aggregation) -> None:
-    """Write the mean of the uploaded heads into `head`, which stays as it is where nobody uploaded."""
-    if uploads:
-        load_flat(head, mean_of(uploads, [upload.arrays["head"] for upload in uploads], aggregation))

@@ -19,15 +19,13 @@ from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedsim import models
 from fedsim.config import Fraction, NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.errors import UserError
-from fedsim.learning.evaluation import count_correct, server_accuracy
-from fedsim.learning.parameters import Aggregation, flatten, load_flat, mean_of
-from fedsim.learning.training import Batch, LossOfBatch, train_locally
+from fedsim.families.uploads import Aggregation, mean_of
+from fedsim.learning.parameters import flatten, load_flat
 from fedsim.method import Client, ClientContext, Metrics, Server, Setting, State, Step, Upload, filled
 from fedsim.models import SplitModel
 
@@ -50,17 +48,17 @@ class SharingConfig(Section, frozen=True, kw_only=True):
     """Largest norm of a batch's gradient; 0: not clipped."""
 
 
-def sharing_contract(config: SharingConfig) -> Contract:
+def contract(config: SharingConfig) -> Contract:
     """Up and down all weights in one vector, as long as `sizes` says."""
     model = {"model": Field(Payload.PARAMETERS, "model")}
     return Contract(up=model, down=model)
 
 
-def sharing_sizes(setting: Setting) -> dict[str, int]:
+def sizes(setting: Setting) -> dict[str, int]:
     return {"model": sum(tensor.numel() for tensor in shared_tensors(setting.model(0), setting.config))}
 
 
-def check_sharing(setting: Setting) -> None:
+def check(setting: Setting) -> None:
     """Models can be averaged only if all are the same, and tested only where all of their parts are."""
     title = setting.about.title
     different = sorted(set(setting.architectures))
@@ -115,14 +113,6 @@ class SharingClient(Client):
         """What came down and is not in the model yet, because the client's own copy is still to be tested."""
         self.has_trained = False
 
-    def round_loss(self) -> LossOfBatch:
-        """The loss of this round's batches; asked for when the model is the one that came down."""
-
-        def loss(batch: Batch) -> Tensor:
-            return cross_entropy(self.model(batch.inputs), batch.labels_B)
-
-        return loss
-
     def receive(self, round: int, down: Arrays) -> None:
         # Clients of one architecture start from the same weights, so the first round needs nothing from above.
         if not down:
@@ -130,18 +120,19 @@ class SharingClient(Client):
         self.waiting = down
         # A client that has never trained has nothing of its own to keep.
         if self.config.evaluation == "global" or not self.has_trained:
-            self._adopt_waiting()
+            self.adopt()
 
-    def evaluate(self) -> Metrics:
-        return count_correct(self.model, self.data.test, self.context.device)
+    def adopt(self) -> None:
+        """Make the own model the one that came down, if that has not been done yet."""
+        if self.waiting:
+            self.load(self.model, self.config, self.waiting)
+            self.waiting = {}
 
     def train(self, round: int) -> Metrics:
-        self._adopt_waiting()
+        self.adopt()
         experiment = self.context.experiment
         rate = learning_rate(experiment.train.lr, self.config, round, experiment.run.rounds)
-        mean_loss = train_locally(
-            self.context, round, self.round_loss(), learning_rates=[rate], clip_norm=self.config.clip_norm
-        )
+        mean_loss = self.train_locally(round, learning_rates=[rate], clip_norm=self.config.clip_norm)
         self.has_trained = True
         return {"loss": mean_loss}
 
@@ -160,11 +151,6 @@ class SharingClient(Client):
         }
         self.has_trained = bool(state["has_trained"])
 
-    def _adopt_waiting(self) -> None:
-        if self.waiting:
-            self.load(self.model, self.config, self.waiting)
-            self.waiting = {}
-
 
 class SharingServer(Server):
     """Averages models. With `data.global_test` it also tests the mean, on samples that no client holds."""
@@ -180,8 +166,7 @@ class SharingServer(Server):
 
     def combine(self, uploads: Sequence[Upload]) -> Arrays:
         """One round's models in, what goes down out."""
-        vectors = [upload.arrays["model"] for upload in uploads]
-        return {"model": mean_of(uploads, vectors, self.context.config.aggregation)}
+        return {"model": mean_of(uploads, "model", self.context.config.aggregation)}
 
     def build_model(self) -> SplitModel:
         """A model to test. Everything in it that matters is overwritten before it is used."""
@@ -198,4 +183,4 @@ class SharingServer(Server):
         if not self.context.experiment.data.global_test:
             return {}  # and no model is built
         self.load(self._model, self.context.config, down)
-        return server_accuracy(self.context, self._model, round)
+        return self.test(round, self._model)

@@ -10,7 +10,7 @@ import torch
 from fedsim.errors import UserError
 from fedsim.generators.base import Generator, choose_labels, labelled_pairs
 
-__all__ = ["Generator", "choose_labels", "labelled_pairs", "load"]
+__all__ = ["Generator", "choose_labels", "for_clients", "labelled_pairs", "load"]
 
 
 def load(path_or_name: str | Path = "", device: str | torch.device = "cpu") -> Generator:
@@ -39,3 +39,20 @@ def load(path_or_name: str | Path = "", device: str | torch.device = "cpu") -> G
 
         return stylegan.load(path, device)
     raise UserError(f"{path} is not a generator; give a StyleGAN .pkl, a Stable Diffusion folder, or tiny.")
+
+
+def for_clients(path_or_name: str | Path, input_shape: tuple[int, ...], device: torch.device) -> Generator:
+    """The generator, or the reason why its images are of no use to clients with samples of this shape."""
+    source = load(path_or_name, device)
+    (channels, height, width), (made_channels, made_height, made_width) = input_shape, source.image_shape
+    if made_height < height or made_width < width:
+        raise UserError(
+            f"the generator {source.name} makes images of {made_height}x{made_width} pixels, but the clients' are "
+            f"{height}x{width}; choose a larger one with method.generator."
+        )
+    if channels != made_channels and {channels, made_channels} != {1, 3}:
+        raise UserError(
+            f"the generator {source.name} makes images of {made_channels} channels, the clients' have {channels}; "
+            "choose another with method.generator."
+        )
+    return source

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.data import Subset
-from fedsim.method import Metrics, ServerContext
 
 BATCH_SIZE = 256
 """Fixed, because sums in batch normalisation and matrix products may round differently for other sizes."""
 
-NOTHING_TESTED: Metrics = {"correct": 0, "tested": 0}
+NOTHING_TESTED: dict[str, float] = {"correct": 0, "tested": 0}
 """What a client reports while it has nothing to predict with."""
 
 
@@ -47,24 +46,13 @@ def count_correct(
     *,
     forward: Callable[[Tensor], Tensor] | None = None,
     predict: Callable[[Tensor], Tensor] | None = None,
-) -> Metrics:
+) -> dict[str, float]:
     """`correct` and `tested`; `predict` turns outputs into class numbers, by default the largest logit's."""
     predict = predict or _largest
     correct = torch.zeros((), dtype=torch.int64, device=device)
     for outputs_B, labels_B in outputs(module, data, device, forward=forward):
         correct += (predict(outputs_B) == labels_B).sum()
     return {"correct": int(correct), "tested": len(data)}
-
-
-def server_accuracy(context: ServerContext, model: nn.Module, round: int) -> Metrics:
-    """`server_accuracy` of what the server made in a round, on the global test set: where there is one, and in the
-    rounds whose result the clients evaluate too."""
-    experiment = context.experiment
-    if not experiment.data.global_test or not experiment.run.is_evaluated(round + 1):
-        return {}
-    with context.stopwatch.part("evaluation"):
-        counted = count_correct(model, context.federation.global_test, context.device)
-    return {"server_accuracy": counted["correct"] / counted["tested"]}
 
 
 def _largest(logits_BC: Tensor) -> Tensor:

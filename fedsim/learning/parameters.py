@@ -5,16 +5,10 @@ stay where they are, as in the published runs.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from fedsim.method import Upload
-
-Aggregation = Literal["weighted", "mean"]
-"""Whether clients count by their numbers of training samples, or alike."""
 
 
 def num_parameters(module: nn.Module) -> int:
@@ -34,16 +28,6 @@ def load_flat(tensors: nn.Module | Iterable[Tensor], vector_p: np.ndarray) -> No
     with torch.no_grad():
         for tensor, piece in zip(parts, pieces, strict=True):
             tensor.copy_(piece.view_as(tensor))
-
-
-def mean_of(uploads: Sequence[Upload], vectors: Sequence[np.ndarray], aggregation: Aggregation) -> np.ndarray:
-    """The mean of what clients uploaded, each weighed by its number of training samples or all alike."""
-    return weighted_mean(vectors, client_weights(uploads, aggregation))
-
-
-def client_weights(uploads: Sequence[Upload], aggregation: Aggregation) -> list[int]:
-    """How much each client counts, up to a common factor."""
-    return [upload.num_train if aggregation == "weighted" else 1 for upload in uploads]
 
 
 def weighted_mean(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:

@@ -1,12 +1,10 @@
-"""The one local training loop. A method passes its loss of a batch; everything else is the same for all.
+"""The one training loop. A method gives its loss of a batch; everything else is the same for all.
 
     def loss(batch: Batch) -> Tensor:
-        return cross_entropy(self.model(batch.inputs), batch.labels_B)
+        return cross_entropy(model(batch.inputs), batch.labels_B)
 
-    mean_loss = train_locally(self.context, round, loss)
-
-A loss may close over anything: features to be collected on the way, a second mini-batch of generated samples,
-a teacher's logits looked up by `batch.rows_B`. Several modules trained together are several entries of
+A loss may use anything: features to be collected on the way, a second mini-batch of generated samples, a
+teacher's logits looked up by `batch.rows_B`. Several modules trained together are several entries of
 `modules`; each is clipped by its own gradient norm and may have its own learning rate.
 """
 
@@ -19,7 +17,6 @@ from torch import Tensor, nn
 
 from fedsim.config import Train
 from fedsim.data import Subset
-from fedsim.method import ClientContext
 from fedsim.seeds import Streams
 
 
@@ -32,32 +29,6 @@ class Batch(NamedTuple):
 
 
 LossOfBatch = Callable[[Batch], Tensor]
-
-
-def train_locally(
-    context: ClientContext,
-    round: int,
-    loss: LossOfBatch,
-    *,
-    modules: Sequence[nn.Module] | None = None,
-    learning_rates: Sequence[float] | None = None,
-    clip_norm: float = 0.0,
-    optimizer: torch.optim.Optimizer | None = None,
-) -> float:
-    """`run_epochs` on a client's own training data, with the experiment's settings."""
-    return run_epochs(
-        loss,
-        modules or [context.model],
-        context.data.train,
-        context.experiment.train,
-        streams=context.streams,
-        client=context.client,
-        round=round,
-        device=context.device,
-        learning_rates=learning_rates,
-        clip_norm=clip_norm,
-        optimizer=optimizer,
-    )
 
 
 def run_epochs(
@@ -117,6 +88,17 @@ def sgd(
 def samples_per_epoch(num_samples: int, train: Train) -> int:
     """How many samples an epoch covers: with `drop_last` only whole batches, so perhaps none at all."""
     return num_samples - num_samples % train.batch_size if train.drop_last else num_samples
+
+
+def endless_rows(num: int, size: int, draw: np.random.Generator, device: torch.device) -> Iterator[Tensor]:
+    """Row numbers for ever: passes over all of `num` in random order, cut into batches of `size`, at most all."""
+    size = min(size, num)
+    waiting = np.zeros(0, np.int64)
+    while True:
+        if len(waiting) < size:
+            waiting = np.concatenate([waiting, draw.permutation(num)])
+        yield torch.from_numpy(waiting[:size]).to(device)
+        waiting = waiting[size:]
 
 
 def _epochs(

@@ -43,17 +43,17 @@ from torch.nn.functional import cosine_similarity, cross_entropy, log_softmax, n
 
 from fedsim import method
 from fedsim.config import AboveZero, NonNegative, Positive, Section
-from fedsim.contract import Arrays, Contract, Field, Payload, class_ids, sample_ids
-from fedsim.data import Subset
+from fedsim.contract import Arrays, Contract, Field, Payload, sample_ids
 from fedsim.equations.class_vectors import ClassVectors
-from fedsim.equations.public_distillation import aggregate_logits, server_loss
+from fedsim.equations.public_distillation import Lesson, aggregate_logits
 from fedsim.errors import UserError
 from fedsim.families import public_samples
-from fedsim.families.prototypes import eval_pass, mean_per_class, stack_uploads
-from fedsim.families.public_samples import DEFAULTS, ServerModel, ServerTraining, stacked
+from fedsim.families.public_samples import DEFAULTS, NEEDS, PublicSamples, features_and_logits, stacked
+from fedsim.families.server_model import ServerModel
+from fedsim.families.server_model import check as check_models
+from fedsim.families.uploads import COUNTS, PROTOTYPES, class_means, mean_per_class, pack, stack_uploads
 from fedsim.learning.evaluation import count_correct
-from fedsim.learning.training import Batch, train_locally
-from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Upload
+from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, Step, Upload
 from fedsim.seeds import Streams
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
@@ -62,7 +62,7 @@ ABOUT = About(
     title="Fed2PKD",
     paper="Xie et al., IEEE CLOUD 2024",
     evaluation="largest logit; on the global test set the clients by nearest prototype",
-    needs=("public samples", "equal or projected feature sizes"),
+    needs=NEEDS,
 )
 
 
@@ -100,16 +100,15 @@ class Config(Section, frozen=True, kw_only=True):
 
 
 def contract(config: Config) -> Contract:
-    prototypes = {"prototypes": Field(Payload.PROTOTYPES, "n K"), "class_ids": class_ids("n")}
     features = {"features": Field(Payload.FEATURES, "Nb K")}
-    up = {**prototypes, **features, "batch_logits": Field(Payload.LOGITS, "Nb C")}
+    up = {**PROTOTYPES, **features, "batch_logits": Field(Payload.LOGITS, "Nb C")}
     if config.aggregation == "weighted":
-        up["counts"] = Field(Payload.COUNTS, "n", "int32")
+        up["counts"] = COUNTS
     if config.server_model:
         up["logits"] = Field(Payload.LOGITS, "Np C")
     return Contract(
         up=up,
-        down={**prototypes, **features, "sample_ids": sample_ids("Nb")},
+        down={**PROTOTYPES, **features, "sample_ids": sample_ids("Nb")},
         setup_down=public_samples.setup_fields(config.public_data, config.public_dtype),
     )
 
@@ -120,9 +119,7 @@ def sizes(setting: Setting) -> dict[str, int]:
 
 def check(setting: Setting) -> None:
     config: Config = setting.config
-    public_samples.check(
-        setting, source=config.public_data, dtype=config.public_dtype, server_model=config.server_model
-    )
+    check_models(setting)
     num_public = setting.experiment.data.public_samples
     if config.batch > num_public:
         raise UserError(
@@ -184,16 +181,15 @@ class Client(method.Client):
         super().__init__(context)
         self.config: Config = context.config
         task = context.task
-        self.public: Subset | None = None
-        if self.config.public_data == "known":
-            self.public = public_samples.known(context)
+        self.public = PublicSamples(context)
         self.global_prototypes = ClassVectors.empty(task.num_classes, task.feature_dim, context.device)
+        self.is_guided = False
         self.targets_bK = torch.zeros(0, task.feature_dim, device=context.device)
         self.batch_inputs = torch.zeros(0, device=context.device)
         self.round = 0
 
     def receive_setup(self, down: Arrays) -> None:
-        self.public = public_samples.received(down["public"], self.context.task)
+        self.public.receive(down)
 
     def receive(self, round: int, down: Arrays) -> None:
         if not down:
@@ -202,123 +198,89 @@ class Client(method.Client):
         self.global_prototypes = ClassVectors.from_rows(
             down["prototypes"], down["class_ids"], self.context.task.num_classes, device
         )
+        self.is_guided = self.global_prototypes.any
         self.targets_bK = torch.from_numpy(down["features"]).to(device)
-        self.batch_inputs, _ = next(self._samples(down["sample_ids"]).batches(len(self.targets_bK), device=device))
+        batch = self.public.subset(down["sample_ids"])
+        self.batch_inputs, _ = next(batch.batches(len(self.targets_bK), device=device))
 
     def evaluate(self) -> Metrics:
-        device, everyone = self.context.device, self.context.global_test
-        own = count_correct(self.model, self.data.test, device)
-        if everyone is None or not self.config.evaluate_globally or not self.global_prototypes.any:
+        own, everyone = super().evaluate(), self.context.global_test
+        if everyone is None or not self.config.evaluate_globally or not self.is_guided:
             return own
         # The largest similarity is the largest cosine, whatever τ is.
         nearest = count_correct(
             self.model,
             everyone,
-            device,
+            self.context.device,
             forward=self.model.features,
             predict=lambda features_BK: similarities(features_BK, self.global_prototypes, 1.0).argmax(dim=1),
         )
         return own | {"global_correct": nearest["correct"], "global_tested": nearest["tested"]}
 
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy + 0.9 · L_ckd + 0.9 · L_gkd; cross-entropy alone in the first round."""
+        config = self.config
+        features_BK = self.model.features(batch.inputs)
+        total = cross_entropy(self.model.head(features_BK), batch.labels_B)
+        if self.is_guided:
+            contrast = contrast_loss(features_BK, batch.labels_B, self.global_prototypes, config.tau)
+            distilled = feature_loss(self.model.features(self.batch_inputs), self.targets_bK)
+            total = total + config.contrast_weight * contrast + config.feature_weight * distilled
+        return total
+
     def train(self, round: int) -> Metrics:
-        config, prototypes = self.config, self.global_prototypes
-
-        def loss(batch: Batch) -> Tensor:
-            features_BK = self.model.features(batch.inputs)
-            total = cross_entropy(self.model.head(features_BK), batch.labels_B)
-            if prototypes.any:
-                contrast = contrast_loss(features_BK, batch.labels_B, prototypes, config.tau)
-                distilled = feature_loss(self.model.features(self.batch_inputs), self.targets_bK)
-                total = total + config.contrast_weight * contrast + config.feature_weight * distilled
-            return total
-
         self.round = round
-        return {"loss": train_locally(self.context, round, loss)}
+        return super().train(round)
 
     def upload(self) -> Arrays:
-        device, config = self.context.device, self.config
-        means = eval_pass(self.context)
-        rows_nK, ids_n = means.means().rows()
-        num_public = len(self._samples())
-        batch = self._samples(batch_of_round(self.context.streams, self.round, num_public, config.batch))
-        features_bK, logits_bC = public_samples.features_and_logits(self.model, batch, device)
-        arrays = {
-            "prototypes": rows_nK,
-            "class_ids": ids_n,
-            "features": features_bK.cpu().numpy(),
-            "batch_logits": logits_bC.cpu().numpy(),
-        }
-        if config.aggregation == "weighted":
-            arrays["counts"] = means.weights_C.cpu().numpy()[ids_n].astype(np.int32)
-        if config.server_model:
-            arrays["logits"] = public_samples.public_logits(self.model, self._samples(), device).cpu().numpy()
-        return arrays
-
-    def _samples(self, rows: np.ndarray | None = None) -> Subset:
-        """All public samples, or some of them."""
-        assert self.public is not None, "the set-up comes before the first round"
-        if rows is None:
-            return self.public
-        return Subset(self.public.dataset, self.public.indices[rows], labelled=False)
+        config, context = self.config, self.context
+        means = class_means(context)
+        arrays = pack(means.means(), means.weights_C if config.aggregation == "weighted" else None)
+        num_public = len(self.public.subset())
+        batch = self.public.subset(batch_of_round(context.streams, self.round, num_public, config.batch))
+        features_bK, logits_bC = features_and_logits(self.model, batch, context.device)
+        arrays |= {"features": features_bK.cpu().numpy(), "batch_logits": logits_bC.cpu().numpy()}
+        return arrays | ({"logits": self.public.logits()} if config.server_model else {})
 
 
 class Server(method.Server):
     def __init__(self, context: ServerContext):
         super().__init__(context)
         self.config: Config = context.config
-        config = self.config
-        self.pupil: ServerModel | None = None
-        if config.server_model:
-            lr = config.server_lr or context.experiment.train.lr
-            training = ServerTraining(config.server_epochs, config.server_batch_size, lr)
-            self.pupil = ServerModel(context, config.server_model, training)
+        self.pupil = ServerModel(context) if self.config.server_model else None
 
     def setup(self, uploads: list[Upload]) -> Arrays:
         public = self.context.federation.public
         return public_samples.setup_arrays(self.config.public_data, self.config.public_dtype, public)
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        config, task, streams = self.config, self.context.task, self.context.streams
-        uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, self.context.device)
+        config, task, device = self.config, self.context.task, self.context.device
+        # 1. The mean prototype of each class.
+        uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, device)
         prototypes = mean_per_class(uploaded, task.num_classes)
+        # 2. g: the mean feature of each sample of the batch, by the clients whose classifiers agree with these.
         features_bK = global_features(
-            stacked(uploads, "features", self.context.device),
-            stacked(uploads, "batch_logits", self.context.device),
+            stacked(uploads, "features", device),
+            stacked(uploads, "batch_logits", device),
             prototypes,
             config.tau,
             config.feature_weights,
         )
-        rows_nK, ids_n = prototypes.rows()
+        # 3. Both go down, with the numbers of the samples.
         num_public = len(self.context.federation.public)
-        down = {
-            "prototypes": rows_nK,
-            "class_ids": ids_n,
-            "features": features_bK.cpu().numpy(),
-            "sample_ids": batch_of_round(streams, round, num_public, config.batch).astype(np.int32),
-        }
-        records = {"global_prototypes": rows_nK}
-        if self.pupil is None:
-            return Step(down, records=records)
-        mean_loss = self._teach(round, self.pupil, uploads, prototypes)
-        return Step(down, {"server_model_loss": mean_loss, **self.pupil.accuracy(round)}, records)
+        rows_b = batch_of_round(self.context.streams, round, num_public, config.batch)
+        packed = pack(prototypes)
+        down = packed | {"features": features_bK.cpu().numpy(), "sample_ids": rows_b.astype(np.int32)}
+        # 4. The server's model, if there is one, learns what all clients say of all public samples.
+        metrics = {} if self.pupil is None else self._teach(round, self.pupil, uploads, prototypes)
+        return Step(down, metrics, {"global_prototypes": packed["prototypes"]})
 
     def modules(self) -> dict[str, nn.Module]:
         return {} if self.pupil is None else {"server_model": self.pupil.model}
 
-    def _teach(self, round: int, pupil: ServerModel, uploads: list[Upload], prototypes: ClassVectors) -> float:
+    def _teach(self, round: int, pupil: ServerModel, uploads: list[Upload], prototypes: ClassVectors) -> Metrics:
         opinions_PC = aggregate_logits(stacked(uploads, "logits", self.context.device))
-        labels_P = opinions_PC.argmax(dim=1)
-        weights_P = torch.ones_like(opinions_PC[:, 0])
-
-        def loss(logits_BC: Tensor, features_BK: Tensor, rows_B: Tensor) -> Tensor:
-            return server_loss(
-                logits_BC,
-                features_BK,
-                opinions_PC[rows_B],
-                labels_P[rows_B],
-                weights_P[rows_B],
-                prototypes,
-                upsilon=self.config.upsilon,
-            )
-
-        return pupil.learn(round, loss, torch.arange(len(labels_P), device=labels_P.device))
+        labels_P, weights_P = opinions_PC.argmax(dim=1), torch.ones_like(opinions_PC[:, 0])
+        lesson = Lesson(opinions_PC, labels_P, weights_P, prototypes, self.config.upsilon)
+        mean_loss = pupil.learn(round, lesson.loss)
+        return {"server_model_loss": mean_loss, **self.test(round, pupil.model)}

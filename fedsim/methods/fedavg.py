@@ -14,15 +14,10 @@ Deliberate choices
 - A client with fewer samples than a batch sends back what it got, and counts as the others do.
 """
 
-from fedsim.families.whole_model import (
-    SharingClient,
-    SharingConfig,
-    SharingServer,
-    check_sharing,
-    sharing_contract,
-    sharing_sizes,
-)
+from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, check, contract, sizes
 from fedsim.method import About
+
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedAvg",
@@ -31,16 +26,14 @@ ABOUT = About(
     evaluation="largest logit of the global model",
 )
 
-contract, sizes, check = sharing_contract, sharing_sizes, check_sharing
-
 
 class Config(SharingConfig, frozen=True, kw_only=True):
     """FedAvg's options."""
 
 
 class Client(SharingClient):
-    """A client that shares its model, as it is."""
+    """Trains with cross-entropy alone."""
 
 
 class Server(SharingServer):
-    """A server that averages models, as it is."""
+    """w ← Σ nᵢ wᵢ / Σ nᵢ."""

@@ -23,10 +23,8 @@ from fedsim import method
 from fedsim.config import NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
 from fedsim.equations.class_vectors import ClassMeans, ClassVectors
-from fedsim.families.prototypes import mean_per_class, stack_uploads
-from fedsim.learning.evaluation import count_correct
-from fedsim.learning.training import Batch, train_locally
-from fedsim.method import About, ClientContext, Metrics, State, Step, Upload
+from fedsim.families.uploads import mean_per_class, pack, stack_uploads
+from fedsim.method import About, Batch, ClientContext, Metrics, State, Step, Upload
 
 ABOUT = About(title="FedDistill", paper="Jeong et al., 2018", evaluation="largest logit")
 
@@ -65,8 +63,10 @@ class Client(method.Client):
     def __init__(self, context: ClientContext):
         super().__init__(context)
         num_classes = context.task.num_classes
+        self.config: Config = context.config
         self.global_logits = ClassVectors.empty(num_classes, num_classes, context.device)
-        self.local_logits = self.global_logits
+        self.is_guided = False
+        self.seen = ClassMeans(num_classes, num_classes, context.device)
 
     def receive(self, round: int, down: Arrays) -> None:
         if down:
@@ -74,31 +74,24 @@ class Client(method.Client):
                 down["logits"], down["class_ids"], self.context.task.num_classes, self.context.device
             )
 
-    def evaluate(self) -> Metrics:
-        return count_correct(self.model, self.data.test, self.context.device)
-
     def train(self, round: int) -> Metrics:
-        config: Config = self.context.config
         num_classes = self.context.task.num_classes
-        seen = ClassMeans(num_classes, num_classes, self.context.device)
-        guided = self.global_logits.any and config.logit_weight > 0
+        self.seen = ClassMeans(num_classes, num_classes, self.context.device)
+        self.is_guided = self.global_logits.any and self.config.logit_weight > 0
+        return super().train(round)
 
-        def loss(batch: Batch) -> Tensor:
-            logits_BC = self.model(batch.inputs)
-            seen.add(logits_BC, batch.labels_B)
-            total = cross_entropy(logits_BC, batch.labels_B)
-            if guided:
-                extra = distillation_loss(logits_BC, batch.labels_B, self.global_logits, config.logit_loss)
-                total = total + config.logit_weight * extra
-            return total
-
-        mean_loss = train_locally(self.context, round, loss)
-        self.local_logits = seen.means()
-        return {"loss": mean_loss}
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy + γ · d(logits, global mean logits of the class); logits are gathered on the way."""
+        logits_BC = self.model(batch.inputs)
+        self.seen.add(logits_BC, batch.labels_B)
+        total = cross_entropy(logits_BC, batch.labels_B)
+        if self.is_guided:
+            extra = distillation_loss(logits_BC, batch.labels_B, self.global_logits, self.config.logit_loss)
+            total = total + self.config.logit_weight * extra
+        return total
 
     def upload(self) -> Arrays:
-        rows_nC, ids_n = self.local_logits.rows()
-        return {"logits": rows_nC, "class_ids": ids_n}
+        return pack(self.seen.means(), name="logits")
 
     def state(self) -> State:
         rows_nC, ids_n = self.global_logits.rows()
@@ -107,10 +100,7 @@ class Client(method.Client):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.global_logits = ClassVectors.from_rows(
-            state["global_logits"],
-            state["global_class_ids"],
-            self.context.task.num_classes,
-            self.context.device,
+            state["global_logits"], state["global_class_ids"], self.context.task.num_classes, self.context.device
         )
 
 
@@ -119,9 +109,9 @@ class Server(method.Server):
         num_classes = self.context.task.num_classes
         uploaded = stack_uploads(uploads, "logits", num_classes, num_classes, self.context.device)
         means = mean_per_class(uploaded, num_classes)
-        rows_nC, ids_n = means.rows()
+        down = pack(means, name="logits")
         # How sure the federation is of each class: the share that its mean logits give to it.
         own_C = means.vectors_CK.softmax(dim=1).diagonal().cpu().numpy()
-        confidence = float(own_C[ids_n].mean()) if len(ids_n) else 0.0
+        confidence = float(own_C[down["class_ids"]].mean()) if means.any else 0.0
         records = {"global_confidences": np.where(means.present_C.cpu().numpy(), own_C, np.nan)}
-        return Step({"logits": rows_nC, "class_ids": ids_n}, {"global_confidence": confidence}, records)
+        return Step(down, {"global_confidence": confidence}, records)

@@ -36,19 +36,23 @@ from torch.nn.functional import cross_entropy, one_hot
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.errors import ContractError, UserError
-from fedsim.families.shared_head import (
-    HEAD,
-    NEEDS,
-    HeadMeanConfig,
-    SharedHeadClient,
-    SharedHeadServer,
-    average_heads,
-    check_equal_heads,
-    head_sizes,
+from fedsim.families import shared_head
+from fedsim.families.shared_head import HEAD, NEEDS, HeadMeanConfig, SharedHeadClient, SharedHeadServer
+from fedsim.families.uploads import client_weights
+from fedsim.learning.parameters import flatten, load_flat, num_parameters
+from fedsim.method import (
+    About,
+    Batch,
+    ClientContext,
+    Metrics,
+    ServerContext,
+    Setting,
+    State,
+    Step,
+    Task,
+    Upload,
+    filled,
 )
-from fedsim.learning.parameters import client_weights, flatten, load_flat, num_parameters
-from fedsim.learning.training import Batch, train_locally
-from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, State, Step, Task, Upload, filled
 from fedsim.server_optimizers.threads import one_thread
 
 ABOUT = About(title="FedGen", paper="Zhu et al., ICML 2021", needs=NEEDS, evaluation="largest logit")
@@ -85,11 +89,11 @@ def contract(config: Config) -> Contract:
 def sizes(setting: Setting) -> dict[str, int]:
     with torch.device("meta"):
         generator = Generator(setting.config, setting.task)
-    return {**head_sizes(setting), "gen": num_parameters(generator)}
+    return {**shared_head.sizes(setting), "gen": num_parameters(generator)}
 
 
 def check(setting: Setting) -> None:
-    check_equal_heads(setting)
+    shared_head.check(setting)
     batch_size = setting.config.generated_batch_size or setting.experiment.train.batch_size
     if batch_size < 2:
         raise UserError(
@@ -157,18 +161,18 @@ class Client(SharedHeadClient):
 
     def train(self, round: int) -> Metrics:
         context = self.context
-        weight = context.config.generated_weight
         random = context.streams.torch("generated", client=context.client, round=round)
-        draws = Draws(context, self.counts_C, random)
+        self.draws = Draws(context, self.counts_C, random)
+        return super().train(round)
 
-        def loss(batch: Batch) -> Tensor:
-            labels_B, noise_BZ = draws.batch()
-            with torch.no_grad():  # the generator is trained on the server only
-                generated_BK = self.generator(labels_B, noise_BZ)
-            own = cross_entropy(self.model(batch.inputs), batch.labels_B)
-            return own + weight * cross_entropy(self.model.head(generated_BK), labels_B)
-
-        return {"loss": train_locally(context, round, loss)}
+    def loss(self, batch: Batch) -> Tensor:
+        """CE(h(f(x)), y) + CE(h(G(ỹ)), ỹ) for as many drawn labels ỹ."""
+        labels_B, noise_BZ = self.draws.batch()
+        with torch.no_grad():  # the generator is trained on the server only
+            generated_BK = self.generator(labels_B, noise_BZ)
+        own = cross_entropy(self.model(batch.inputs), batch.labels_B)
+        generated = cross_entropy(self.model.head(generated_BK), labels_B)
+        return own + self.context.config.generated_weight * generated
 
     def state(self) -> State:
         # The generator comes again with every round.
@@ -197,7 +201,7 @@ class Server(SharedHeadServer):
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         uploads = filled(uploads)
-        average_heads(self.head, uploads, self.config.aggregation)
+        self.average_heads(uploads)
         metrics: Metrics = {}
         if uploads and not self.config.frozen_generator:
             with self.context.stopwatch.part("generator"):

@@ -20,24 +20,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsim.config import Count, NonNegative, Positive, Section
-from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.families.prototypes import Uploaded, eval_pass, stack_uploads
-from fedsim.families.shared_head import (
-    HEAD,
-    NEEDS,
-    SharedHeadClient,
-    SharedHeadServer,
-    check_equal_heads,
-    head_sizes,
-)
+from fedsim.contract import Arrays, Contract
+from fedsim.families.shared_head import HEAD, NEEDS, SharedHeadClient, SharedHeadServer, check, sizes
+from fedsim.families.uploads import PROTOTYPES, Uploaded, class_means, pack, stack_uploads
 from fedsim.learning.parameters import flatten
 from fedsim.method import About, Step, Upload
 from fedsim.server_optimizers.threads import one_thread
 
-ABOUT = About(title="FedGH", paper="Yi et al., ACM MM 2023", needs=NEEDS, evaluation="largest logit")
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
 
-check = check_equal_heads
-sizes = head_sizes
+ABOUT = About(title="FedGH", paper="Yi et al., ACM MM 2023", needs=NEEDS, evaluation="largest logit")
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -52,14 +44,12 @@ class Config(Section, frozen=True, kw_only=True):
 
 
 def contract(config: Config) -> Contract:
-    up = {"prototypes": Field(Payload.PROTOTYPES, "n K"), "class_ids": class_ids("n")}
-    return Contract(up=up, down={"head": HEAD})
+    return Contract(up=PROTOTYPES, down={"head": HEAD})
 
 
 class Client(SharedHeadClient):
     def upload(self) -> Arrays:
-        rows_nK, ids_n = eval_pass(self.context).means().rows()
-        return {"prototypes": rows_nK, "class_ids": ids_n}
+        return pack(class_means(self.context).means())
 
 
 class Server(SharedHeadServer):

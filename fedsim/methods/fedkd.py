@@ -31,25 +31,21 @@ Dimensions: B batch, C classes, K features, f numbers that travel, p parameters.
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from fedsim import method
 from fedsim.config import Fraction, NonNegative
 from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.equations.low_rank import LowRankCodec
-from fedsim.errors import UserError
-from fedsim.families.auxiliary_model import (
-    MutualClient,
-    MutualConfig,
-    auxiliary_shapes,
-    check_auxiliary,
-    mutual_losses,
-    new_auxiliary,
-)
-from fedsim.learning.parameters import flatten, load_flat, mean_of
-from fedsim.learning.training import Batch
-from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Upload, filled
+from fedsim.errors import ContractError, UserError
+from fedsim.families.auxiliary_model import MutualClient, MutualConfig, auxiliary_shapes, check, new_auxiliary
+from fedsim.families.uploads import client_weights
+from fedsim.learning.parameters import flatten, load_flat, weighted_mean
+from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, Step, Upload, filled
+
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "rehearsal_sizes", "sizes"]
 
 ABOUT = About(title="FedKD", paper="Wu et al., Nature Communications 2022", evaluation="largest logit")
 
@@ -81,10 +77,7 @@ class Config(MutualConfig, frozen=True, kw_only=True):
 
 
 def contract(config: Config) -> Contract:
-    coded = {
-        "factors": Field(Payload.PARAMETERS, "f"),
-        "ranks": Field(Payload.INDEX, "matrices", "int32"),
-    }
+    coded = {"factors": Field(Payload.PARAMETERS, "f"), "ranks": Field(Payload.INDEX, "matrices", "int32")}
     note = "f depends on the weights; the number is for the auxiliary model before training, at energy_start"
     return Contract(up=coded, down=coded, note=note)
 
@@ -99,8 +92,12 @@ def rehearsal_sizes(setting: Setting) -> dict[str, int]:
     return {"f": len(factors_f)}
 
 
-def check(setting: Setting) -> None:
-    check_auxiliary(setting)
+def decoded(codec: LowRankCodec, arrays: Arrays, where: str) -> np.ndarray:
+    """(p,), the weights in a message; the border does not know what its two arrays say of each other."""
+    try:
+        return codec.decode(arrays["factors"], arrays["ranks"])
+    except ValueError as error:
+        raise ContractError(f"{where}: {error}") from None
 
 
 class Client(MutualClient):
@@ -119,26 +116,24 @@ class Client(MutualClient):
     def receive(self, round: int, down: Arrays) -> None:
         if down:
             where = f"client {self.context.client}, round {round}, down"
-            load_flat(self.auxiliary, self.codec.decode(down["factors"], down["ranks"], where))
+            load_flat(self.auxiliary, decoded(self.codec, down, where))
 
     def train(self, round: int) -> Metrics:
         self.round = round
-        return {"loss": self.train_together(round, self._loss)}
+        return super().train(round)
 
     def upload(self) -> Arrays:
         energy = self.config.energy(self.round, self.context.experiment.run.rounds)
         factors_f, ranks_m = self.codec.encode(flatten(self.auxiliary), energy)
         return {"factors": factors_f, "ranks": ranks_m}
 
-    def _loss(self, batch: Batch) -> Tensor:
-        """Of both models together."""
-        features_BK = self.model.features(batch.inputs)
-        auxiliary_BK = self.auxiliary.features(batch.inputs)
-        losses = mutual_losses(
-            self.model.head(features_BK), self.auxiliary.head(auxiliary_BK), batch.labels_B, self.config
-        )
-        task = losses.task + losses.auxiliary_task
-        shared = losses.distillation + losses.auxiliary_distillation
+    def loss(self, batch: Batch) -> Tensor:
+        """CE + KL / (CE + CE') + MSE / (CE + CE') of both models together."""
+        features_BK, auxiliary_BK = self.model.features(batch.inputs), self.auxiliary.features(batch.inputs)
+        own_BC, auxiliary_BC = self.model.head(features_BK), self.auxiliary.head(auxiliary_BK)
+        own_task, own_kl = cross_entropy(own_BC, batch.labels_B), self.kl(own_BC, auxiliary_BC)
+        auxiliary_task, auxiliary_kl = cross_entropy(auxiliary_BC, batch.labels_B), self.kl(auxiliary_BC, own_BC)
+        task, shared = own_task + auxiliary_task, own_kl + auxiliary_kl
         if self.config.feature_weight:
             shared = shared + self.config.feature_weight * self._hidden_losses(features_BK, auxiliary_BK)
         divisor = task.detach() if self.config.detach_divisor else task
@@ -165,12 +160,9 @@ class Server(method.Server):
         if not uploads:
             return Step(down={})
         vectors = [
-            self.codec.decode(
-                upload.arrays["factors"], upload.arrays["ranks"], f"client {upload.client}, round {round}, up"
-            )
-            for upload in uploads
+            decoded(self.codec, upload.arrays, f"client {upload.client}, round {round}, up") for upload in uploads
         ]
-        mean_p = mean_of(uploads, vectors, self.config.aggregation)
+        mean_p = weighted_mean(vectors, client_weights(uploads, self.config.aggregation))
         energy = self.config.energy(round, self.context.experiment.run.rounds)
         factors_f, ranks_m = self.codec.encode(mean_p, energy)
         uploaded = [len(upload.arrays["factors"]) for upload in uploads]

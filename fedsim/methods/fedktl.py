@@ -34,31 +34,28 @@ pairs are drawn and sent once, at set-up; *L^A `arcface_scale=1 arcface_margin=0
 Dimensions: B batch, C classes, K features, P prototype, H latent, n classes held.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from fedsim import method
-from fedsim.contract import Arrays
-from fedsim.data import Dataset, Subset
-from fedsim.equations.class_vectors import ClassMeans, ClassVectors
-from fedsim.equations.etf import arcface_loss, fit_images, simplex_etf, to_bytes, with_noise
+from fedsim.config import AboveZero, Count, Fraction, NonNegative, Positive, Section
+from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
+from fedsim.equations.class_vectors import ClassVectors
+from fedsim.equations.etf import arcface_loss, fit_images, simplex_etf, with_noise
 from fedsim.errors import UserError
-from fedsim.families.prototypes import stack_uploads
-from fedsim.learning.evaluation import count_correct, outputs
-from fedsim.learning.training import Batch, run_epochs, samples_per_epoch, train_locally
-from fedsim.method import About, ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
-from fedsim.methods._fedktl_options import PUBLISHED, Config, contract, rehearsal_sizes, sizes
+from fedsim.families.image_pairs import ImagePairs, pair_fields
+from fedsim.families.uploads import class_means, pack, stack_uploads
+from fedsim.learning.evaluation import count_correct
+from fedsim.learning.training import endless_rows
+from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
 from fedsim.server_optimizers.feature_transformer import FeatureTransformer
-
-if TYPE_CHECKING:  # clients share this module, and must not load what only the server needs
-    from fedsim.generators import Generator
 
 ABOUT = About(
     title="FedKTL",
@@ -66,7 +63,127 @@ ABOUT = About(
     evaluation="largest cosine with the fixed classifier",
     needs=("images", "an image generator on the server"),
 )
-__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "rehearsal_sizes", "sizes"]
+
+
+class Published(NamedTuple):
+    """μ, λ and η_S, which were tuned for each kind of generator, and H."""
+
+    mu: float
+    mse_weight: float
+    server_lr: float
+    latent_dim: int
+
+
+PUBLISHED = {
+    "stylegan_xl": Published(50.0, 1.0, 0.01, 512),
+    "stylegan": Published(50.0, 0.1, 0.01, 512),
+    "stable_diffusion": Published(100.0, 0.01, 0.1, 16384),
+    "tiny": Published(50.0, 1.0, 0.01, 128),
+}
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """FedKTL's options."""
+
+    # The generator, and what clients do with what it makes
+    generator: str = "tiny"
+    """tiny (inside the package), a StyleGAN snapshot (.pkl), or the folder of a Stable Diffusion pipeline."""
+    transfer: Literal["pairs", "mix", "none"] = "pairs"
+    """What clients do with generated images. pairs: L^M. mix: train on them as samples of their classes (−Q̄).
+    none: nothing, so nothing is generated and nothing travels (−L^M)."""
+    transfer_weight: NonNegative | Literal["auto"] = "auto"
+    """μ, the weight of L^M; auto: 50, with Stable Diffusion 100."""
+    pairs_from: Literal["prototypes", "labels"] = "prototypes"
+    """labels: C random labels of a conditional generator, drawn once; clients upload nothing (+CS)."""
+    # The clients' classifier and prototypes
+    classifier: Literal["etf", "original"] = "etf"
+    """original: the model's own head and cross-entropy; prototypes are features (−ETF)."""
+    etf_dim: Count = 0
+    """P, K in the paper, the size of a prototype; at least C − 1. 0: C."""
+    arcface_scale: AboveZero = 64.0
+    """s of Eq. 1."""
+    arcface_margin: Annotated[float, Meta(ge=0, lt=math.pi)] = 0.5
+    """m of Eq. 1, in radians."""
+    renormalize_prototypes: bool = False
+    """Give the mean of the ETF outputs length one again, as in the published runs."""
+    # The server's feature transformer
+    mmd_weight: NonNegative = 1.0
+    """The weight of L^MMD; 0 is the ablation without it."""
+    mse_weight: NonNegative | Literal["auto"] = "auto"
+    """λ, the weight of L^MSE; auto: 1, with StyleGAN2 and 3 0.1, with Stable Diffusion 0.01."""
+    trainable_centroids: bool = False
+    """Latent centroids are weights trained beside F, as in the published runs, not means of F(P)."""
+    server_epochs: Positive = 100
+    """E_S, epochs over all uploaded prototypes in each round."""
+    server_batch_size: Annotated[int, Meta(ge=2)] = 100
+    """B_S, prototypes per mini-batch on the server; one alone has no variance to normalise by."""
+    server_lr: AboveZero | Literal["auto"] = "auto"
+    """η_S, the learning rate of Adam on the server; auto: 0.01, with Stable Diffusion 0.1."""
+    # What travels, and noise on it
+    clip_norm: NonNegative = 100.0
+    """Largest gradient norm of each network, on clients and server; 0: any."""
+    image_dtype: Literal["float32", "uint8"] = "float32"
+    """How images travel; uint8 is a quarter of the bytes and 256 levels."""
+    noisy_prototypes: bool = False
+    """Clients add noise to what they upload (NC)."""
+    noisy_pairs: bool = False
+    """The server adds noise to images and latents (NG)."""
+    vector_noise: AboveZero = 0.05
+    """s, the standard deviation of noise on prototypes and latents."""
+    image_noise: AboveZero = 0.2
+    """s of noise on images, whose values lie in [−1, 1]."""
+    noise_coefficient: Fraction = 0.2
+    """p, the share by which noise fades what it is added to."""
+
+    def __post_init__(self) -> None:
+        if self.etf_dim and self.classifier == "original":
+            raise UserError(
+                f"method.etf_dim = {self.etf_dim} needs method.classifier = etf; leave one of them out."
+            )
+
+    @property
+    def uploads(self) -> bool:
+        """Whether the server learns from prototypes."""
+        return self.transfer != "none" and self.pairs_from == "prototypes"
+
+    @property
+    def kind(self) -> str:
+        """Of generator, as far as its name tells. Clients know no more of it."""
+        if self.generator in ("", "tiny"):
+            return "tiny"
+        return "stylegan" if Path(self.generator).suffix == ".pkl" else "stable_diffusion"
+
+    @property
+    def mu(self) -> float:
+        """μ as a number."""
+        return PUBLISHED[self.kind].mu if self.transfer_weight == "auto" else self.transfer_weight
+
+    def prototype_dim(self, task: Task) -> int:
+        """P."""
+        return task.feature_dim if self.classifier == "original" else self.etf_dim or task.num_classes
+
+
+def contract(config: Config) -> Contract:
+    if config.transfer == "none":
+        return Contract()
+    generated = pair_fields(config.image_dtype, with_latents=config.transfer == "pairs")
+    note = "H is 128 for tiny, 512 for StyleGAN, 16384 for Stable Diffusion 1.5" if "latents" in generated else ""
+    if not config.uploads:
+        return Contract(setup_down=generated, note=note)
+    size = "K" if config.classifier == "original" else config.etf_dim or "C"
+    prototypes = Field(Payload.PROTOTYPES, f"n {size}")
+    return Contract(up={"prototypes": prototypes, "class_ids": class_ids()}, down=generated, note=note)
+
+
+def sizes(setting: Setting) -> dict[str, int]:
+    """H, where it is certain. Other generators may have any, and clients, who are asked too, have none to look at:
+    there it is a free letter of the contract."""
+    return rehearsal_sizes(setting) if setting.config.kind == "tiny" else {}
+
+
+def rehearsal_sizes(setting: Setting) -> dict[str, int]:
+    """H of the published networks: a rehearsal needs no generator."""
+    return {"H": PUBLISHED[setting.config.kind].latent_dim}
 
 
 def check(setting: Setting) -> None:
@@ -88,82 +205,76 @@ def check(setting: Setting) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------ client
-
-
 class Client(method.Client):
+    pairs: ImagePairs | None = None
+    projection: nn.Linear | None = None
+    """h', while pairs are trained on."""
+
     def __init__(self, context: ClientContext):
         super().__init__(context)
         self.config: Config = context.config
-        task = context.task
-        dim = self.config.prototype_dim(task)
-        self.prototypes = ClassVectors.empty(task.num_classes, dim, context.device)
-        self.images: Tensor | None = None  # (C, ch, h, w) in [−1, 1]
-        self.latents_CH: Tensor | None = None
-        if self.config.classifier == "etf":
-            self.etf_CP = simplex_etf(task.num_classes, dim, context.streams.torch("etf")).to(context.device)
+        task, self.dim = context.task, self.config.prototype_dim(context.task)
+        self.prototypes = ClassVectors.empty(task.num_classes, self.dim, context.device)
+        self.is_etf = self.config.classifier == "etf"
+        if self.is_etf:
+            self.etf_CP = simplex_etf(task.num_classes, self.dim, context.streams.torch("etf")).to(context.device)
             with context.streams.seeded("etf-projection"):
-                self.model.head = nn.Linear(task.feature_dim, dim).to(context.device)  # h
+                self.model.head = nn.Linear(task.feature_dim, self.dim).to(context.device)  # h
 
     def receive_setup(self, down: Arrays) -> None:
-        self._keep(down)
+        self.receive(0, down)
 
     def receive(self, round: int, down: Arrays) -> None:
-        self._keep(down)
+        if down:
+            self.pairs = ImagePairs.unpack(down, self.context.device)
 
     def evaluate(self) -> Metrics:
-        predict = self._nearest_class if self.config.classifier == "etf" else None
+        """By the largest cosine, for which the length of an output does not matter."""
+        if not self.is_etf:
+            return super().evaluate()
+
+        def predict(outputs_BP: Tensor) -> Tensor:
+            return (outputs_BP @ self.etf_CP.T).argmax(dim=1)
+
         return count_correct(self.model, self.data.test, self.context.device, predict=predict)
 
+    def loss(self, batch: Batch) -> Tensor:
+        """L^A + μ · L^M; L^A alone without pairs."""
+        if self.pairs is None or self.projection is None:
+            return self.classification_loss(batch)
+        transfer = self.transfer_loss(self.pairs, self.projection)
+        return self.classification_loss(batch) + self.config.mu * transfer
+
+    def classification_loss(self, batch: Batch) -> Tensor:
+        """L^A, Eq. 1."""
+        config, outputs_BP = self.config, self.model(batch.inputs)
+        if not self.is_etf:
+            return cross_entropy(outputs_BP, batch.labels_B)
+        cosines_BC = normalize(outputs_BP) @ self.etf_CP.T
+        return arcface_loss(cosines_BC, batch.labels_B, scale=config.arcface_scale, margin=config.arcface_margin)
+
+    def transfer_loss(self, pairs: ImagePairs, projection: nn.Linear) -> Tensor:
+        """L^M, Eq. 4, of some pairs. Images pass the extractor alone: batch normalisation sees them apart."""
+        rows_B = next(self.pair_rows)
+        return mse_loss(projection(self.model.features(pairs.images[rows_B])), pairs.latents_CH[rows_B])
+
     def train(self, round: int) -> Metrics:
-        if self.config.transfer == "mix" and self.images is not None:
-            mean_loss = self._train_on_mixture(round, self.images)
-        elif self.config.mu > 0 and self.images is not None and self.latents_CH is not None:
-            mean_loss = self._train_with_pairs(round, self.images, self.latents_CH)
-        else:
-            mean_loss = train_locally(self.context, round, self._own_loss, clip_norm=self.config.clip_norm)
-        if self.config.uploads:
+        config, context, data = self.config, self.context, self.data.train
+        if self.pairs and config.transfer == "mix":
+            draw = context.streams.numpy("mixture", client=context.client, round=round)
+            data = self.pairs.among(data, draw)
+        elif self.pairs and config.mu > 0:
+            self.pair_rows = self._pair_rows(round)
+            self.projection = self._pair_projection(self.pairs.latents_CH.shape[1])
+        modules = [module for module in (self.model, self.projection) if module is not None]
+        mean_loss = self.train_locally(round, modules=modules, data=data, clip_norm=config.clip_norm)
+        self.projection = None
+        if config.uploads:
             self.prototypes = self._collect_prototypes(round)
         return {"loss": mean_loss}
 
     def upload(self) -> Arrays:
-        if not self.config.uploads:
-            return {}
-        rows_nP, ids_n = self.prototypes.rows()
-        return {"prototypes": rows_nP, "class_ids": ids_n}
-
-    def _keep(self, down: Arrays) -> None:
-        if "images" in down:
-            images = torch.from_numpy(down["images"]).to(self.context.device)
-            self.images = images.float() / 127.5 - 1 if images.dtype == torch.uint8 else images
-        if "latents" in down:
-            self.latents_CH = torch.from_numpy(down["latents"]).to(self.context.device)
-
-    def _own_loss(self, batch: Batch) -> Tensor:
-        """L^A."""
-        made_BP = self.model(batch.inputs)
-        if self.config.classifier == "original":
-            return cross_entropy(made_BP, batch.labels_B)
-        return arcface_loss(
-            normalize(made_BP) @ self.etf_CP.T,
-            batch.labels_B,
-            scale=self.config.arcface_scale,
-            margin=self.config.arcface_margin,
-        )
-
-    def _train_with_pairs(self, round: int, images: Tensor, latents_CH: Tensor) -> float:
-        """L^A + μ L^M. Images pass through the extractor by themselves, so batch normalisation sees them apart."""
-        rows = self._pair_rows(round)
-        projection = self._pair_projection(latents_CH.shape[1])
-
-        def loss(batch: Batch) -> Tensor:
-            rows_B = next(rows)
-            latents_BH = projection(self.model.features(images[rows_B]))
-            transfer = mse_loss(latents_BH, latents_CH[rows_B])
-            return self._own_loss(batch) + self.config.mu * transfer
-
-        modules = [self.model, projection]
-        return train_locally(self.context, round, loss, modules=modules, clip_norm=self.config.clip_norm)
+        return pack(self.prototypes) if self.config.uploads else {}
 
     def _pair_projection(self, latent_dim: int) -> nn.Linear:
         """h', the same for every client and round."""
@@ -172,65 +283,23 @@ class Client(method.Client):
         return layer.to(self.context.device)
 
     def _pair_rows(self, round: int) -> Iterator[Tensor]:
-        """Which pairs each step takes: passes over all C in random order, cut into batches, for ever."""
-        num = self.context.task.num_classes
-        size = min(self.context.experiment.train.batch_size, num)
+        """Which pairs each step takes: as many as a batch has samples, at most all."""
         draw = self.context.streams.numpy("pair-order", client=self.context.client, round=round)
-        waiting = np.zeros(0, np.int64)
-        while True:
-            if len(waiting) < size:
-                waiting = np.concatenate([waiting, draw.permutation(num)])
-            yield torch.from_numpy(waiting[:size]).to(self.context.device)
-            waiting = waiting[size:]
-
-    def _train_on_mixture(self, round: int, images: Tensor) -> float:
-        """L^A on the client's own samples and (I^c, c) for all classes, in a random order."""
-        own, context = self.data.train, self.context
-        made = images.cpu().numpy()
-        if own.dataset.inputs.dtype == np.uint8:
-            made = to_bytes(made).transpose(0, 2, 3, 1)
-        inputs = np.concatenate([np.take(own.dataset.inputs, own.indices, axis=0), made])
-        labels = np.concatenate([own.labels, np.arange(len(images))])
-        order = context.streams.numpy("mixture", client=context.client, round=round).permutation(len(labels))
-        mixture = Subset(Dataset("mixture", inputs, labels, len(images), len(labels)), order)
-        return run_epochs(
-            self._own_loss,
-            [self.model],
-            mixture,
-            context.experiment.train,
-            streams=context.streams,
-            client=context.client,
-            round=round,
-            device=context.device,
-            clip_norm=self.config.clip_norm,
-        )
+        size = self.context.experiment.train.batch_size
+        return endless_rows(self.context.task.num_classes, size, draw, self.context.device)
 
     def _collect_prototypes(self, round: int) -> ClassVectors:
-        """Mean outputs of the samples that an epoch of training covers, in evaluation mode."""
-        context, config = self.context, self.config
-        etf = config.classifier == "etf"
-        means = ClassMeans(context.task.num_classes, config.prototype_dim(context.task), context.device)
-        num_samples = samples_per_epoch(len(self.data.train), context.experiment.train)
-        forward = self.model if etf else self.model.features
-        for made_BP, labels_B in outputs(
-            self.model, self.data.train, context.device, forward=forward, num_samples=num_samples
-        ):
-            means.add(normalize(made_BP) if etf else made_BP, labels_B)
-        prototypes = means.means()
-        vectors_CP = prototypes.vectors_CK
-        if config.renormalize_prototypes and etf:
+        """Mean outputs of the trained model, or features, with what is to be done to them before they travel."""
+        context, config, model = self.context, self.config, self.model
+        forward = (lambda inputs: normalize(model(inputs))) if self.is_etf else model.features
+        means = class_means(context, forward, self.dim).means()
+        vectors_CP = means.vectors_CK
+        if config.renormalize_prototypes and self.is_etf:
             vectors_CP = normalize(vectors_CP)
         if config.noisy_prototypes:
             draw = context.streams.torch("prototype-noise", client=context.client, round=round)
             vectors_CP = with_noise(vectors_CP, config.vector_noise, config.noise_coefficient, draw)
-        return ClassVectors(vectors_CP, prototypes.present_C)
-
-    def _nearest_class(self, outputs_BP: Tensor) -> Tensor:
-        """The largest cosine; the length of the output does not matter for it."""
-        return (outputs_BP @ self.etf_CP.T).argmax(dim=1)
-
-
-# ------------------------------------------------------------------------------------------------ server
+        return ClassVectors(vectors_CP, means.present_C)
 
 
 class Server(method.Server):
@@ -241,26 +310,32 @@ class Server(method.Server):
         self.labelled_records: Arrays = {}
         if self.config.transfer == "none":
             return
-        self.generator = open_generator(self.config, context.task, context.device)
+        from fedsim import generators  # clients share this module, and must not load what only the server needs
+
+        self.generator = generators.for_clients(self.config.generator, context.task.input_shape, context.device)
         if self.config.uploads:
             self.transformer = self._new_transformer()
+        else:  # +CS: one latent for each of C labels
+            draw = context.streams.torch("labelled-latents")
+            labels_C = generators.choose_labels(self.generator, context.task.num_classes, draw)
+            self.labelled_CH = self.generator.draw_labelled(labels_C, draw)
 
     def setup(self, uploads: list[Upload]) -> Arrays:
         if self.config.transfer == "none" or self.config.uploads:
             return {}
-        down, self.labelled_records = self._pairs(None, self._labelled_latents())
+        down, self.labelled_records = self._pairs(None, self.labelled_CH)
         return down
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         if self.transformer is None:
             return Step(down={}, records=self.labelled_records)
-        config, task, streams = self.config, self.context.task, self.context.streams
-        dim = config.prototype_dim(task)
-        uploaded = stack_uploads(uploads, "prototypes", dim, task.num_classes, self.context.device)
-        valid = streams.torch("valid-latents", round=round)
+        config, context = self.config, self.context
+        # 1. F learns to turn the uploaded prototypes into valid latents (Eq. 2 and 3).
+        dim, valid = config.prototype_dim(context.task), context.streams.torch("valid-latents", round=round)
+        uploaded = stack_uploads(uploads, "prototypes", dim, context.task.num_classes, context.device)
         is_xl = config.kind == "stylegan" and self.generator.num_labels > 0
         published = PUBLISHED["stylegan_xl" if is_xl else config.kind]
-        with self.context.stopwatch.part("feature transformer"):
+        with context.stopwatch.part("feature transformer"):
             fit = self.transformer.fit(
                 uploaded.vectors_NK,
                 uploaded.labels_N,
@@ -271,8 +346,9 @@ class Server(method.Server):
                 mmd_weight=config.mmd_weight,
                 mse_weight=published.mse_weight if config.mse_weight == "auto" else config.mse_weight,
                 clip_norm=config.clip_norm,
-                generator=streams.torch("server-order", round=round),
+                generator=context.streams.torch("server-order", round=round),
             )
+        # 2. The mean latent of each class goes down with the image that is generated from it.
         down, records = self._pairs(round, self.transformer.centroids_CH.detach().clone())
         metrics = {"mmd_first": fit.mmd_first, "mse_first": fit.mse_first, "mmd": fit.mmd, "mse": fit.mse}
         return Step(down, metrics, records)
@@ -282,60 +358,22 @@ class Server(method.Server):
 
     def _new_transformer(self) -> FeatureTransformer:
         config, context = self.config, self.context
+        num_classes, draw = context.task.num_classes, context.streams.torch("centroids")
         if config.trainable_centroids:
-            num, draw = context.task.num_classes, context.streams.torch("centroids")
-            centroids_CH = torch.randn(num, self.generator.latent_dim, generator=draw)
+            centroids_CH = torch.randn(num_classes, self.generator.latent_dim, generator=draw)
         else:
-            centroids_CH = self.generator.draw(context.task.num_classes, context.streams.torch("centroids"))
+            centroids_CH = self.generator.draw(num_classes, draw)
+        dim, is_trainable = config.prototype_dim(context.task), config.trainable_centroids
         with context.streams.seeded("feature-transformer"):
-            return FeatureTransformer(
-                config.prototype_dim(context.task),
-                centroids_CH,
-                trainable_centroids=config.trainable_centroids,
-                device=context.device,
-            )
-
-    def _labelled_latents(self) -> Tensor:
-        """+CS: one latent for each of C labels."""
-        from fedsim import generators
-
-        draw = self.context.streams.torch("labelled-latents")
-        labels_C = generators.choose_labels(self.generator, self.context.task.num_classes, draw)
-        return self.generator.draw_labelled(labels_C, draw)
+            return FeatureTransformer(dim, centroids_CH, trainable_centroids=is_trainable, device=context.device)
 
     def _pairs(self, round: int | None, latents_CH: Tensor) -> tuple[Arrays, Arrays]:
         """What goes down, and the images for the record."""
-        config = self.config
-        with self.context.stopwatch.part("images"):
-            images = fit_images(self.generator.images(latents_CH), self.context.task.input_shape) * 2 - 1
+        config, context = self.config, self.context
+        with context.stopwatch.part("images"):
+            images = fit_images(self.generator.images(latents_CH), context.task.input_shape) * 2 - 1
+        pairs = ImagePairs(images, latents_CH if config.transfer == "pairs" else latents_CH[:, :0])
         if config.noisy_pairs:
-            draw = self.context.streams.torch("pair-noise", round=round)
-            images = with_noise(images, config.image_noise, config.noise_coefficient, draw)
-            latents_CH = with_noise(latents_CH, config.vector_noise, config.noise_coefficient, draw)
-        floats = images.cpu().numpy()
-        pixels = to_bytes(floats)
-        down = {"images": pixels if config.image_dtype == "uint8" else floats}
-        if config.transfer == "pairs":
-            down["latents"] = latents_CH.cpu().numpy()
-        return down, {"images": pixels}
-
-
-def open_generator(config: Config, task: Task, device: torch.device) -> Generator:
-    """The server's generator, or the reason why its images are of no use to these clients."""
-    from fedsim import generators
-
-    source = generators.load(config.generator, device)
-    (channels, height, width), (made_channels, made_height, made_width) = task.input_shape, source.image_shape
-    if made_height < height or made_width < width:
-        raise UserError(
-            f"the generator {source.name} makes images of {made_height}x{made_width} pixels, but the clients' are "
-            f"{height}x{width}; choose a larger one with method.generator."
-        )
-    if channels != made_channels and {channels, made_channels} != {1, 3}:
-        raise UserError(
-            f"the generator {source.name} makes images of {made_channels} channels, the clients' have {channels}; "
-            "choose another with method.generator."
-        )
-    if config.pairs_from == "labels":
-        generators.choose_labels(source, task.num_classes, torch.Generator())
-    return source
+            draw = context.streams.torch("pair-noise", round=round)
+            pairs = pairs.noisy(config.image_noise, config.vector_noise, config.noise_coefficient, draw)
+        return pairs.pack(config.image_dtype), {"images": pairs.pixels()}

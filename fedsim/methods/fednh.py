@@ -25,28 +25,18 @@ Dimensions: B batch, C classes, K features, n classes held.
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import numpy as np
 import torch
 from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from fedsim.config import AboveZero, NonNegative
-from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
-from fedsim.equations.class_vectors import ClassMeans
+from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.errors import UserError
-from fedsim.families.prototypes import mean_per_class, stack_uploads
-from fedsim.families.whole_model import (
-    SharingClient,
-    SharingConfig,
-    SharingServer,
-    check_sharing,
-    load_shared,
-    sharing_sizes,
-)
-from fedsim.learning.evaluation import outputs
+from fedsim.families import whole_model
+from fedsim.families.uploads import COUNTS, PROTOTYPES, class_means, mean_per_class, pack, stack_uploads
+from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, load_shared
 from fedsim.learning.parameters import num_parameters
-from fedsim.learning.training import samples_per_epoch
 from fedsim.method import About, ClientContext, ServerContext, Setting, State, Task, Upload
 from fedsim.models import SplitModel
 from fedsim.seeds import Streams
@@ -79,12 +69,7 @@ class Config(SharingConfig, frozen=True, kw_only=True):
 def contract(config: Config) -> Contract:
     model = Field(Payload.PARAMETERS, "model")
     return Contract(
-        up={
-            "model": model,
-            "prototypes": Field(Payload.PROTOTYPES, "n K"),
-            "counts": Field(Payload.COUNTS, "n", "int32"),
-            "class_ids": class_ids("n"),
-        },
+        up={"model": model, **PROTOTYPES, "counts": COUNTS},
         down={"model": model, "prototypes": Field(Payload.PROTOTYPES, "C K")},
     )
 
@@ -92,11 +77,11 @@ def contract(config: Config) -> Contract:
 def sizes(setting: Setting) -> dict[str, int]:
     """The prototypes are in the place of the model's own head."""
     own_head = num_parameters(setting.model(0).head)
-    return {"model": sharing_sizes(setting)["model"] - own_head + int(setting.config.trainable_scale)}
+    return {"model": whole_model.sizes(setting)["model"] - own_head + int(setting.config.trainable_scale)}
 
 
 def check(setting: Setting) -> None:
-    check_sharing(setting)
+    whole_model.check(setting)
     num_classes, feature_dim = setting.task.num_classes, setting.task.feature_dim
     if num_classes > feature_dim:
         raise UserError(
@@ -156,25 +141,11 @@ class Client(SharingClient):
         give_head(self.model, context)
 
     def upload(self) -> Arrays:
-        means = self._class_means()
-        directions_nK, ids_n = means.means().rows()
-        directions_nK = normalize(torch.from_numpy(directions_nK), dim=1).numpy()
-        counts_n = means.weights_C.cpu().numpy()[ids_n].astype(np.int32)
-        return super().upload() | {"prototypes": directions_nK, "counts": counts_n, "class_ids": ids_n}
-
-    def _class_means(self) -> ClassMeans:
-        """Of the unit features of the samples that an epoch of training covers, in evaluation mode."""
-        task, device = self.context.task, self.context.device
-        means = ClassMeans(task.num_classes, task.feature_dim, device)
-        for features_BK, labels_B in outputs(
-            self.model,
-            self.data.train,
-            device,
-            forward=self.model.features,
-            num_samples=samples_per_epoch(len(self.data.train), self.context.experiment.train),
-        ):
-            means.add(normalize(features_BK, dim=1), labels_B)
-        return means
+        """The model, and the direction of each class's mean unit feature with its number of samples."""
+        means = class_means(self.context, lambda inputs: normalize(self.model.features(inputs), dim=1))
+        packed = pack(means.means(), means.weights_C)
+        packed["prototypes"] = normalize(torch.from_numpy(packed["prototypes"]), dim=1).numpy()
+        return super().upload() | packed
 
 
 class Server(SharingServer):

@@ -16,19 +16,15 @@ Deliberate choices
 
 from typing import Literal
 
-from fedsim.contract import Contract
-from fedsim.families.prototypes import (
-    Combined,
-    PrototypeClient,
-    PrototypeConfig,
-    PrototypeServer,
-    Uploaded,
-    mean_per_class,
-    prototype_contract,
-)
-from fedsim.method import About, ClientContext
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedsim.families.prototypes import PrototypeClient, PrototypeConfig, PrototypeServer, prototype_contract
+from fedsim.families.uploads import mean_per_class
+from fedsim.method import About, Batch, Step, Upload
 
 ABOUT = About(title="FedProto", paper="Tan et al., AAAI 2022", evaluation="nearest global prototype")
+contract = prototype_contract
 
 
 class Config(PrototypeConfig, frozen=True, kw_only=True):
@@ -39,17 +35,23 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
     aggregation: Literal["mean", "weighted"] = "mean"
     """mean: every client counts alike. weighted: by its samples of the class; their counts travel too."""
 
-
-def contract(config: Config) -> Contract:
-    return prototype_contract(config, with_counts=config.aggregation == "weighted")
+    @property
+    def sends_counts(self) -> bool:
+        return self.aggregation == "weighted"
 
 
 class Client(PrototypeClient):
-    def __init__(self, context: ClientContext):
-        super().__init__(context)
-        self.sends_counts = context.config.aggregation == "weighted"
+    def loss(self, batch: Batch) -> Tensor:
+        """Eq. 4: cross-entropy + λ · φ(feature, global prototype of its class)."""
+        features_BK = self.features(batch)
+        own = cross_entropy(self.model.head(features_BK), batch.labels_B)
+        return own + self.pull(features_BK, batch.labels_B)
 
 
 class Server(PrototypeServer):
-    def combine(self, round: int, uploaded: Uploaded) -> Combined:
-        return Combined(mean_per_class(uploaded, self.context.task.num_classes))
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        """Eq. 3: the mean over the clients that hold a class."""
+        uploaded = self.stack(uploads)
+        with self.context.stopwatch.part("prototypes"):
+            means = mean_per_class(uploaded, self.context.task.num_classes)
+        return self.step(round, uploaded, means)

@@ -49,27 +49,29 @@ Ours, because the paper is silent or contradicts itself
   FedProto and FedTGP do, which the paper's numbers suggest.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedsim.config import AboveZero, NonNegative, Positive
-from fedsim.contract import Contract
+from fedsim.contract import Arrays
 from fedsim.equations.class_vectors import ClassVectors
-from fedsim.equations.public_distillation import distances_to_class, importance
-from fedsim.families.prototypes import Combined, Uploaded
-from fedsim.families.prototypes_and_logits import (
-    DualClient,
-    DualConfig,
-    DualServer,
-    Judged,
-    Share,
-    check,
-    dual_contract,
+from fedsim.equations.public_distillation import (
+    Lesson,
+    aggregate_logits,
+    client_loss,
+    distances_to_class,
+    importance,
 )
-from fedsim.families.public_samples import DEFAULTS, sizes
-from fedsim.method import About, ServerContext
+from fedsim.families import public_samples
+from fedsim.families.prototypes import PrototypeClient, PrototypeServer
+from fedsim.families.prototypes_and_logits import DualConfig, Share, Student, after_the_lesson, dual_contract
+from fedsim.families.public_samples import DEFAULTS, NEEDS, sizes, stacked
+from fedsim.families.server_model import ServerModel, adam, check
+from fedsim.families.uploads import Uploaded
+from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Step, Upload
 from fedsim.server_optimizers.actsp import ServerPrototypes
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
@@ -78,13 +80,15 @@ ABOUT = About(
     title="FedProtoKD",
     paper="Hossen et al. 2025",
     evaluation="largest logit; server model on the global test set",
-    needs=("public samples", "equal or projected feature sizes"),
+    needs=NEEDS,
 )
+contract = dual_contract
 
 
 class Config(DualConfig, frozen=True, kw_only=True):
     """FedProtoKD's options."""
 
+    # ACTSP
     margin: Literal["class", "max"] = "class"
     """class: ξ^c for each class, Eq. 6. max: the largest for all classes, FedProtoKD-ζ."""
     zeta: AboveZero = 50.0
@@ -99,6 +103,7 @@ class Config(DualConfig, frozen=True, kw_only=True):
     """Uploaded prototypes per mini-batch of ACTSP."""
     prototype_lr: NonNegative = 0.0
     """Learning rate of ACTSP; 0: the clients'."""
+    # Importance
     importance: bool = True
     """I of Eq. 10; false is the ablation without I."""
     phi: Share = 0.8
@@ -112,21 +117,53 @@ class Config(DualConfig, frozen=True, kw_only=True):
     normalize_importance: bool = False
     """Divide I by its mean over the public samples."""
 
-
-def contract(config: Config) -> Contract:
-    return dual_contract(config, all_classes_down=True)
+    all_classes_down: ClassVar[bool] = True
 
 
-class Client(DualClient):
-    """A client as FedPKD has it too."""
+class Client(PrototypeClient):
+    """FedPKD's too."""
+
+    config: DualConfig
+
+    def __init__(self, context: ClientContext):
+        super().__init__(context)
+        self.student = Student(self)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Eq. 3, 17 to 19: cross-entropy + ε · MSE(feature, global prototype of its class)."""
+        features_BK = self.features(batch)
+        own = cross_entropy(self.model.head(features_BK), batch.labels_B)
+        return own + self.pull(features_BK, batch.labels_B)
+
+    def distillation_loss(self, logits_BC: Tensor, teacher_BC: Tensor) -> Tensor:
+        """Eq. 14 to 16: η · KL + (1 − η) · CE with the server's pseudo-labels, of public samples."""
+        config = self.config
+        return client_loss(
+            logits_BC, teacher_BC, eta=config.eta, direction=config.client_kl, temperature=config.temperature
+        )
+
+    def receive_setup(self, down: Arrays) -> None:
+        self.student.public.receive(down)
+
+    def receive(self, round: int, down: Arrays) -> None:
+        super().receive(round, down)
+        self.student.learn(round, down, self.distillation_loss, test=super().evaluate)
+
+    def evaluate(self) -> Metrics:
+        return self.student.before_and_after(super().evaluate())
+
+    def upload(self) -> Arrays:
+        return super().upload() | {"logits": self.student.public.logits()}
+
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        return adam(self.model, self.config.adam)
 
 
-class Server(DualServer):
-    sends_all_classes = True
-
+class Server(PrototypeServer):
     def __init__(self, context: ServerContext):
         super().__init__(context)
         self.config: Config = context.config
+        self.pupil = ServerModel(context, self.config.adam)
         self.prototypes = ServerPrototypes(
             context.task.num_classes,
             context.task.feature_dim,
@@ -134,49 +171,70 @@ class Server(DualServer):
             device=context.device,
         )
 
-    def combine(self, round: int, uploaded: Uploaded) -> Combined:
-        """ACTSP."""
+    def setup(self, uploads: list[Upload]) -> Arrays:
+        return public_samples.setup_arrays(self.config.public_data, self.config.public_dtype, self.pupil.public)
+
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         config = self.config
-        update = self.prototypes.update(
-            uploaded.vectors_NK,
-            uploaded.labels_N,
-            margin=config.margin,
-            limit=config.zeta,
-            printed_sign=config.margin_sign == "printed",
-            keep_absent=config.absent_classes == "keep",
-            epochs=config.prototype_epochs,
-            batch_size=config.prototype_batch_size,
-            lr=config.prototype_lr or self.context.experiment.train.lr,
-            generator=self.context.streams.torch("server-order", round=round),
+        # 1. ACTSP: all C prototypes are trained with a margin for each class (Eq. 5 to 7).
+        uploaded = self.stack(uploads)
+        prototypes, xi_metrics, xi_records = self._train_prototypes(round, uploaded)
+        # 2. The clients' logits become one opinion on each public sample (Eq. 4), and that a pseudo-label (Eq. 8).
+        opinions_PC = aggregate_logits(stacked(uploads, "logits", self.context.device), config.logit_weighting)
+        labels_P = opinions_PC.argmax(dim=1)
+        # 3. Samples that are near the prototype of their pseudo-label count more: I (Eq. 9 and 10).
+        weights_P = self._importance(labels_P, prototypes)
+        # 4. The server's model learns Υ (KL + I · CE) + (1 − Υ) MSE to the prototypes (Eq. 11 to 13).
+        lesson = Lesson(
+            opinions_PC, labels_P, weights_P, prototypes, config.upsilon, config.server_kl, config.temperature
         )
-        known = update.margins_C[~update.margins_C.isnan()]
+        mean_loss = self.pupil.learn(round, lesson.loss)
+        # 5. Its logits go down beside the prototypes.
+        logits_PC, metrics, records = after_the_lesson(self.pupil, mean_loss, labels_P)
+        if config.importance:
+            metrics |= {"importance_mean": float(weights_P.mean()), "importance_max": float(weights_P.max())}
+            records["importance"] = weights_P.cpu().numpy()
+        return self.step(round, uploaded, prototypes, xi_metrics, xi_records).plus(
+            {"logits": logits_PC.cpu().numpy()}, metrics | self.test(round, self.pupil.model), records
+        )
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"server_model": self.pupil.model, "prototypes": self.prototypes}
+
+    def _train_prototypes(self, round: int, uploaded: Uploaded) -> tuple[ClassVectors, Metrics, Arrays]:
+        config = self.config
+        with self.context.stopwatch.part("prototypes"):
+            margins_C, fit = self.prototypes.update(
+                uploaded.vectors_NK,
+                uploaded.labels_N,
+                margin=config.margin,
+                limit=config.zeta,
+                printed_sign=config.margin_sign == "printed",
+                keep_absent=config.absent_classes == "keep",
+                epochs=config.prototype_epochs,
+                batch_size=config.prototype_batch_size,
+                lr=config.prototype_lr or self.context.experiment.train.lr,
+                generator=self.context.streams.torch("server-order", round=round),
+            )
+        known = margins_C[~margins_C.isnan()]
         metrics = {
             "xi_mean": float(known.mean()) if len(known) else 0.0,
             "xi_max": float(known.max()) if len(known) else 0.0,
-            "prototype_loss_first": update.fit.first_loss,
-            "prototype_loss": update.fit.loss,
+            "prototype_loss_first": fit.first_loss,
+            "prototype_loss": fit.loss,
         }
-        everything_C = torch.ones_like(update.margins_C, dtype=torch.bool)
-        prototypes = ClassVectors(self.prototypes.latest_CK, everything_C)
-        return Combined(prototypes, metrics, {"class_margins": update.margins_C.cpu().numpy()})
+        return ClassVectors.of_all(self.prototypes.latest_CK), metrics, {"class_margins": margins_C.cpu().numpy()}
 
-    def judge(self, features_PK: Tensor, labels_P: Tensor, prototypes: ClassVectors) -> Judged:
-        """I; every sample is used."""
+    def _importance(self, labels_P: Tensor, prototypes: ClassVectors) -> Tensor:
+        """I, (P,), by the features that the server's model has at the start of the round; 1 without it."""
         config = self.config
-        rows_P = torch.arange(len(labels_P), device=labels_P.device)
         if not config.importance:
-            return Judged(rows_P, torch.ones_like(features_PK[:, 0]))
+            return torch.ones_like(labels_P, dtype=torch.float32)
         weights_P = importance(
-            distances_to_class(features_PK, labels_P, prototypes),
+            distances_to_class(self.pupil.features(), labels_P, prototypes),
             phi=config.phi,
             steepness=config.steepness,
             epsilon=config.importance_epsilon,
             sigmoid=config.importance_sigmoid,
         )
-        if config.normalize_importance:
-            weights_P = weights_P / weights_P.mean()
-        metrics = {"importance_mean": float(weights_P.mean()), "importance_max": float(weights_P.max())}
-        return Judged(rows_P, weights_P, metrics, {"importance": weights_P.cpu().numpy()})
-
-    def modules(self) -> dict[str, nn.Module]:
-        return super().modules() | {"prototypes": self.prototypes}
+        return weights_P / weights_P.mean() if config.normalize_importance else weights_P

@@ -16,16 +16,10 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from fedsim.config import NonNegative
-from fedsim.families.whole_model import (
-    SharingClient,
-    SharingConfig,
-    SharingServer,
-    check_sharing,
-    sharing_contract,
-    sharing_sizes,
-)
-from fedsim.learning.training import Batch, LossOfBatch
-from fedsim.method import About
+from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, check, contract, sizes
+from fedsim.method import About, Batch, Metrics
+
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedProx",
@@ -33,8 +27,6 @@ ABOUT = About(
     needs=("equal models",),
     evaluation="largest logit of the global model",
 )
-
-contract, sizes, check = sharing_contract, sharing_sizes, check_sharing
 
 
 class Config(SharingConfig, frozen=True, kw_only=True):
@@ -45,20 +37,25 @@ class Config(SharingConfig, frozen=True, kw_only=True):
 
 
 class Client(SharingClient):
-    def round_loss(self) -> LossOfBatch:
-        plain_loss, weight = super().round_loss(), self.config.proximal_weight
+    anchors: tuple[Tensor, ...] = ()
+
+    def train(self, round: int) -> Metrics:
+        self.adopt()
+        self.anchors = tuple(parameter.detach().clone() for parameter in self.model.parameters())  # w_global
+        metrics = super().train(round)
+        self.anchors = ()  # as large as the model, and a client waits most of the time
+        return metrics
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy + μ/2 · ‖w − w_global‖²."""
+        weight = self.config.proximal_weight
         if not weight:
-            return plain_loss
-        parameters = list(self.model.parameters())
-        anchors = [parameter.detach().clone() for parameter in parameters]
-
-        def loss(batch: Batch) -> Tensor:
-            # A norm leaves no squares behind for its gradient: a third of the time of the sum of squares.
-            distances = [vector_norm(w - anchor) for w, anchor in zip(parameters, anchors, strict=True)]
-            return plain_loss(batch) + weight / 2 * torch.stack(distances).square().sum()
-
-        return loss
+            return super().loss(batch)
+        # A norm leaves no squares behind for its gradient: a third of the time of the sum of squares.
+        pairs = zip(self.model.parameters(), self.anchors, strict=True)
+        distances = torch.stack([vector_norm(parameter - anchor) for parameter, anchor in pairs])
+        return super().loss(batch) + weight / 2 * distances.square().sum()
 
 
 class Server(SharingServer):
-    """A server that averages models, as it is."""
+    """As FedAvg's."""

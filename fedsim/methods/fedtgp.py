@@ -16,26 +16,21 @@ Deliberate choices
 - Distances on the server are kept above zero, where their gradient is not defined.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedsim.config import AboveZero, Count, NonNegative, Positive
-from fedsim.contract import Contract
 from fedsim.equations.class_vectors import ClassVectors
-from fedsim.families.prototypes import (
-    Combined,
-    PrototypeClient,
-    PrototypeConfig,
-    PrototypeServer,
-    Uploaded,
-    mean_per_class,
-    prototype_contract,
-)
-from fedsim.method import About, ServerContext
+from fedsim.families.prototypes import PrototypeClient, PrototypeConfig, PrototypeServer, prototype_contract
+from fedsim.families.uploads import Uploaded, mean_per_class
+from fedsim.method import About, Batch, ServerContext, Step, Upload
 from fedsim.server_optimizers.tgp import TrainablePrototypes, adaptive_margin
 
 ABOUT = About(title="FedTGP", paper="Zhang et al., AAAI 2024", evaluation="nearest global prototype")
+contract = prototype_contract
 
 
 class Config(PrototypeConfig, frozen=True, kw_only=True):
@@ -54,18 +49,18 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
     server_lr: NonNegative = 0.0
     """Learning rate of the server; 0: the clients' learning rate."""
 
-
-def contract(config: Config) -> Contract:
-    return prototype_contract(config, all_classes_down=True)
+    all_classes_down: ClassVar[bool] = True
 
 
 class Client(PrototypeClient):
-    """A prototype client as it is."""
+    def loss(self, batch: Batch) -> Tensor:
+        """Eq. 11: cross-entropy + λ · φ(feature, global prototype of its class)."""
+        features_BK = self.features(batch)
+        own = cross_entropy(self.model.head(features_BK), batch.labels_B)
+        return own + self.pull(features_BK, batch.labels_B)
 
 
 class Server(PrototypeServer):
-    sends_all_classes = True
-
     def __init__(self, context: ServerContext):
         super().__init__(context)
         self.config: Config = context.config
@@ -77,34 +72,43 @@ class Server(PrototypeServer):
             device=context.device,
         )
 
-    def combine(self, round: int, uploaded: Uploaded) -> Combined:
-        config, task, train = self.config, self.context.task, self.context.experiment.train
-        match config.margin:
-            case "adaptive":
-                margin = adaptive_margin(mean_per_class(uploaded, task.num_classes), config.tau)
-            case "fixed":
-                margin = config.tau
-            case "none":
-                margin = 0.0
-        fit = self.trainable.fit(
-            uploaded.vectors_NK,
-            uploaded.labels_N,
-            margins_C=torch.full((task.num_classes,), margin, device=self.context.device),
-            epochs=config.server_epochs,
-            batch_size=config.server_batch_size or train.batch_size,
-            lr=config.server_lr or train.lr,
-            generator=self.context.streams.torch("server-order", round=round),
-        )
-        with torch.no_grad():
-            prototypes_CK = self.trainable().clone()
-        everything_C = torch.ones(task.num_classes, dtype=torch.bool, device=self.context.device)
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        config, train = self.config, self.context.experiment.train
+        uploaded = self.stack(uploads)
+        with self.context.stopwatch.part("prototypes"):
+            # 1. The margin δ that the round's class centres allow (Eq. 9).
+            margin = self._margin(uploaded)
+            # 2. P̂ is trained towards the uploaded prototypes of its class and away from all others (Eq. 10).
+            fit = self.trainable.fit(
+                uploaded.vectors_NK,
+                uploaded.labels_N,
+                margins_C=torch.full((self.context.task.num_classes,), margin, device=self.context.device),
+                epochs=config.server_epochs,
+                batch_size=config.server_batch_size or train.batch_size,
+                lr=config.server_lr or train.lr,
+                generator=self.context.streams.torch("server-order", round=round),
+            )
+            with torch.no_grad():
+                prototypes = ClassVectors.of_all(self.trainable().clone())
+        # 3. All C of them go down.
         metrics = {
             "margin_delta": margin,
             "server_loss_first": fit.first_loss,
             "server_loss": fit.loss,
             "server_loss_last_batch": fit.last_batch_loss,
         }
-        return Combined(ClassVectors(prototypes_CK, everything_C), metrics)
+        return self.step(round, uploaded, prototypes, metrics)
 
     def modules(self) -> dict[str, torch.nn.Module]:
         return {"trainable": self.trainable}
+
+    def _margin(self, uploaded: Uploaded) -> float:
+        """δ(t)."""
+        match self.config.margin:
+            case "adaptive":
+                centres = mean_per_class(uploaded, self.context.task.num_classes)
+                return adaptive_margin(centres, self.config.tau)
+            case "fixed":
+                return self.config.tau
+            case "none":
+                return 0.0

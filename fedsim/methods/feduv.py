@@ -26,16 +26,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsim.config import NonNegative
-from fedsim.families.whole_model import (
-    SharingClient,
-    SharingConfig,
-    SharingServer,
-    check_sharing,
-    sharing_contract,
-    sharing_sizes,
-)
-from fedsim.learning.training import Batch, LossOfBatch
-from fedsim.method import About
+from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, check, contract, sizes
+from fedsim.method import About, Batch
+
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedUV",
@@ -43,8 +37,6 @@ ABOUT = About(
     needs=("equal models",),
     evaluation="largest logit of the global model",
 )
-
-contract, sizes, check = sharing_contract, sharing_sizes, check_sharing
 
 
 class Config(SharingConfig, frozen=True, kw_only=True):
@@ -77,18 +69,14 @@ def uniformity_loss(features_BK: Tensor) -> Tensor:
 
 
 class Client(SharingClient):
-    def round_loss(self) -> LossOfBatch:
-        config: Config = self.config
-
-        def loss(batch: Batch) -> Tensor:
-            features_BK = self.model.features(batch.inputs)
-            logits_BC = self.model.head(features_BK)
-            variance, uniformity = variance_loss(logits_BC), uniformity_loss(features_BK)
-            plain = cross_entropy(logits_BC, batch.labels_B)
-            return plain + config.variance_weight * variance + config.uniformity_weight * uniformity
-
-        return loss
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross-entropy + λ_V · L_V + λ_U · L_U."""
+        features_BK = self.model.features(batch.inputs)
+        logits_BC = self.model.head(features_BK)
+        variance, uniformity = variance_loss(logits_BC), uniformity_loss(features_BK)
+        plain = cross_entropy(logits_BC, batch.labels_B)
+        return plain + self.config.variance_weight * variance + self.config.uniformity_weight * uniformity
 
 
 class Server(SharingServer):
-    """A server that averages models, as it is."""
+    """As FedAvg's."""

@@ -16,19 +16,16 @@ from typing import Annotated
 
 from msgspec import Meta
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedsim import method
 from fedsim.contract import Arrays, Contract, Field, Payload
-from fedsim.families.auxiliary_model import (
-    MutualClient,
-    MutualConfig,
-    auxiliary_shapes,
-    check_auxiliary,
-    mutual_losses,
-)
-from fedsim.learning.parameters import flatten, load_flat, mean_of, num_parameters
-from fedsim.learning.training import Batch
-from fedsim.method import About, Metrics, Setting, Step, Upload, filled
+from fedsim.families.auxiliary_model import MutualClient, MutualConfig, auxiliary_shapes, check
+from fedsim.families.uploads import mean_of
+from fedsim.learning.parameters import flatten, load_flat, num_parameters
+from fedsim.method import About, Batch, Setting, Step, Upload, filled
+
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
 
 ABOUT = About(title="FML", paper="Shen et al., 2020", evaluation="largest logit")
 
@@ -51,36 +48,29 @@ def sizes(setting: Setting) -> dict[str, int]:
     return {"aux": num_parameters(auxiliary_shapes(setting))}
 
 
-def check(setting: Setting) -> None:
-    check_auxiliary(setting)
-
-
 class Client(MutualClient):
     def receive(self, round: int, down: Arrays) -> None:
         if down:
             load_flat(self.auxiliary, down["auxiliary"])
 
-    def train(self, round: int) -> Metrics:
-        return {"loss": self.train_together(round, self._loss)}
-
     def upload(self) -> Arrays:
         return {"auxiliary": flatten(self.auxiliary)}
 
-    def _loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
+        """α · CE + (1 − α) · KL of the own model and β · CE + (1 − β) · KL of the auxiliary one."""
         config: Config = self.context.config
         alpha, beta = config.task_weight, config.auxiliary_task_weight
-        losses = mutual_losses(self.model(batch.inputs), self.auxiliary(batch.inputs), batch.labels_B, config)
-        own = alpha * losses.task + (1 - alpha) * losses.distillation
-        auxiliary = beta * losses.auxiliary_task + (1 - beta) * losses.auxiliary_distillation
+        own_BC, auxiliary_BC = self.model(batch.inputs), self.auxiliary(batch.inputs)
+        own = alpha * cross_entropy(own_BC, batch.labels_B) + (1 - alpha) * self.kl(own_BC, auxiliary_BC)
+        auxiliary = beta * cross_entropy(auxiliary_BC, batch.labels_B) + (1 - beta) * self.kl(auxiliary_BC, own_BC)
         return own + auxiliary
 
 
 class Server(method.Server):
-    """Keeps nothing: the mean is all that the next round needs."""
+    """The mean is all that the next round needs."""
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         uploads = filled(uploads)
         if not uploads:
             return Step(down={})
-        vectors = [upload.arrays["auxiliary"] for upload in uploads]
-        return Step(down={"auxiliary": mean_of(uploads, vectors, self.context.config.aggregation)})
+        return Step(down={"auxiliary": mean_of(uploads, "auxiliary", self.context.config.aggregation)})

@@ -19,17 +19,15 @@ from fedsim.families.shared_head import (
     HeadMeanConfig,
     SharedHeadClient,
     SharedHeadServer,
-    average_heads,
-    check_equal_heads,
-    head_sizes,
+    check,
+    sizes,
 )
 from fedsim.learning.parameters import flatten
 from fedsim.method import About, Step, Upload, filled
 
-ABOUT = About(title="LG-FedAvg", paper="Liang et al., 2020", needs=NEEDS, evaluation="largest logit")
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
 
-check = check_equal_heads
-sizes = head_sizes
+ABOUT = About(title="LG-FedAvg", paper="Liang et al., 2020", needs=NEEDS, evaluation="largest logit")
 
 
 class Config(HeadMeanConfig, frozen=True, kw_only=True):
@@ -41,10 +39,10 @@ def contract(config: Config) -> Contract:
 
 
 class Client(SharedHeadClient):
-    """A client with a shared head as it is."""
+    """Trains with cross-entropy alone."""
 
 
 class Server(SharedHeadServer):
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        average_heads(self.head, filled(uploads), self.context.config.aggregation)
+        self.average_heads(filled(uploads))
         return Step(down={"head": flatten(self.head)})

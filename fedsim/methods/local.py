@@ -3,15 +3,10 @@
 Loss: cross-entropy. What travels: nothing. Evaluation: largest logit.
 """
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
 from fedsim import method
 from fedsim.config import Section
 from fedsim.contract import Contract
-from fedsim.learning.evaluation import count_correct
-from fedsim.learning.training import Batch, train_locally
-from fedsim.method import About, Metrics
+from fedsim.method import About
 
 ABOUT = About(title="Local", paper="every client by itself", evaluation="largest logit")
 
@@ -25,14 +20,7 @@ def contract(config: Config) -> Contract:
 
 
 class Client(method.Client):
-    def evaluate(self) -> Metrics:
-        return count_correct(self.model, self.data.test, self.context.device)
-
-    def train(self, round: int) -> Metrics:
-        def loss(batch: Batch) -> Tensor:
-            return cross_entropy(self.model(batch.inputs), batch.labels_B)
-
-        return {"loss": train_locally(self.context, round, loss)}
+    """Cross-entropy, and the largest logit, are what every client has unless its method says otherwise."""
 
 
 class Server(method.Server):

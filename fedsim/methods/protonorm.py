@@ -24,23 +24,19 @@ Deliberate choices
 from typing import Annotated
 
 from msgspec import Meta
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedsim.config import AboveZero, Fraction, NonNegative, Positive
-from fedsim.contract import Contract
+from fedsim.contract import Arrays
 from fedsim.equations.class_vectors import ClassVectors
-from fedsim.families.prototypes import (
-    Combined,
-    PrototypeClient,
-    PrototypeConfig,
-    PrototypeServer,
-    Uploaded,
-    mean_per_class,
-    prototype_contract,
-)
-from fedsim.method import About
+from fedsim.families.prototypes import PrototypeClient, PrototypeConfig, PrototypeServer, prototype_contract
+from fedsim.families.uploads import mean_per_class
+from fedsim.method import About, Batch, Metrics, Step, Upload
 from fedsim.server_optimizers.prototype_alignment import align, hyperspherical_energy, unit
 
 ABOUT = About(title="ProtoNorm", paper="Lee et al., 2025", evaluation="nearest global prototype")
+contract = prototype_contract
 
 
 class Config(PrototypeConfig, frozen=True, kw_only=True):
@@ -72,25 +68,29 @@ class Config(PrototypeConfig, frozen=True, kw_only=True):
         return self.prototype_scale if self.upscaling else 1.0
 
 
-def contract(config: Config) -> Contract:
-    return prototype_contract(config)
-
-
 class Client(PrototypeClient):
-    """A prototype client as it is; PU is its `prototype_scale`."""
+    def loss(self, batch: Batch) -> Tensor:
+        """Eq. 4 and 15: cross-entropy + λ · φ(feature, γ · global prototype of its class)."""
+        features_BK = self.features(batch)
+        own = cross_entropy(self.model.head(features_BK), batch.labels_B)
+        return own + self.pull(features_BK, batch.labels_B)
 
 
 class Server(PrototypeServer):
-    def combine(self, round: int, uploaded: Uploaded) -> Combined:
+    def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        # 1. The mean over the clients that hold a class (Eq. 7).
+        uploaded = self.stack(uploads)
+        with self.context.stopwatch.part("prototypes"):
+            means = mean_per_class(uploaded, self.context.task.num_classes)
+            # 2. PA: their directions, spread as far apart as they go (Eq. 8 to 14).
+            made = self._aligned(round, means) if self.context.config.alignment else self._unaligned(means)
+        # 3. They go down, and clients scale them up (PU).
+        return self.step(round, uploaded, *made)
+
+    def _aligned(self, round: int, means: ClassVectors) -> tuple[ClassVectors, Metrics, Arrays]:
         config: Config = self.context.config
-        means = mean_per_class(uploaded, self.context.task.num_classes)
-        rows_nK = means.vectors_CK[means.present_C]
-        if not config.alignment:
-            vectors_CK = unit(means.vectors_CK) if config.normalize else means.vectors_CK
-            energy = hyperspherical_energy(rows_nK, config.kernel_s)
-            return Combined(ClassVectors(vectors_CK, means.present_C), {"energy": energy})
         aligned = align(
-            rows_nK,
+            means.vectors_CK[means.present_C],
             s=config.kernel_s,
             momentum=config.momentum,
             lr=config.alignment_lr,
@@ -108,4 +108,10 @@ class Server(PrototypeServer):
             "mean_force": aligned.mean_force,
         }
         records = {"alignment_distances": aligned.distances_T.numpy()}
-        return Combined(ClassVectors(vectors_CK, means.present_C), metrics, records)
+        return ClassVectors(vectors_CK, means.present_C), metrics, records
+
+    def _unaligned(self, means: ClassVectors) -> tuple[ClassVectors, Metrics, Arrays]:
+        config: Config = self.context.config
+        energy = hyperspherical_energy(means.vectors_CK[means.present_C], config.kernel_s)
+        vectors_CK = unit(means.vectors_CK) if config.normalize else means.vectors_CK
+        return ClassVectors(vectors_CK, means.present_C), {"energy": energy}, {}

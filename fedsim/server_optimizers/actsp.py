@@ -49,16 +49,20 @@ class ServerPrototypes(nn.Module):
     latest_CK: Tensor
 
     def __init__(
-        self,
-        num_classes: int,
-        feature_dim: int,
-        *,
-        generator: torch.Generator,
-        device: torch.device | None = None,
+        self, num_classes: int, feature_dim: int, *, generator: torch.Generator, device: torch.device | None = None
     ):
         super().__init__()
         self.trainable = TrainablePrototypes(num_classes, feature_dim, generator=generator, device=device)
         self.register_buffer("latest_CK", self.trainable().detach().clone())
+
+    def loss_as_printed(self, uploaded_NK: Tensor, labels_N: Tensor, exponents_C: Tensor) -> Tensor:
+        """Eq. 7, its sum over uploads a mean: −log of e^(−Δ+ξ) of the own class over that and all others' e^−Δ.
+
+        `exponents_C` is what is added to −Δ of the own class: ξ as printed, −ξ to make it farther as in FedTGP.
+        """
+        deltas_NC = (uploaded_NK[:, None] - self.trainable()).norm(dim=2)
+        own_NC = nn.functional.one_hot(labels_N, len(exponents_C))
+        return -(exponents_C * own_NC - deltas_NC).log_softmax(dim=1)[own_NC.bool()].mean()
 
     def update(
         self,

@@ -11,7 +11,7 @@ differentiated: over all prototypes the derivative through the mean is zero. F e
 is taken before that layer, of P numbers and not of H.
 
 The gradients are written out by hand: half the time of autograd, which keeps a trace of every exponential and
-differentiates κ(W, W), a constant. The tests compare them with autograd.
+differentiates κ(W, W), a constant. `loss_as_printed` is what they are the gradients of; the tests compare the two.
 
 Dimensions: B batch, C classes, P prototype, H latent, N uploaded prototypes.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import batch_norm, mse_loss, relu
 
 from fedsim.equations.class_vectors import ClassMeans, ClassVectors
 from fedsim.server_optimizers.threads import one_thread
@@ -91,6 +91,25 @@ class FeatureTransformer(nn.Module):
     def forward(self, prototypes_NP: Tensor) -> Tensor:
         return self.output(relu(self.norm(self.hidden(prototypes_NP))))
 
+    def loss_as_printed(
+        self,
+        prototypes_NP: Tensor,
+        labels_N: Tensor,
+        rows_B: Tensor,
+        valid_BH: Tensor,
+        mmd_weight: float = 1.0,
+        mse_weight: float = 1.0,
+    ) -> Tensor:
+        """Eq. 2 and 3 of the mini-batch in these rows, for autograd; `fit` computes their gradient by hand."""
+        latents_BH, targets_CH = self(prototypes_NP[rows_B]), self.centroids_CH
+        if not self.trainable_centroids:
+            with torch.no_grad():
+                scale, shift = self.norm.weight, self.norm.bias
+                normal_NP = batch_norm(self.hidden(prototypes_NP), None, None, scale, shift, training=True)
+                targets_CH = self._class_means(self.output(relu(normal_NP)), labels_N).vectors_CK
+        together = mse_loss(latents_BH, targets_CH[labels_N[rows_B]])
+        return mmd_weight * squared_mmd(latents_BH, valid_BH) + mse_weight * together
+
     @torch.no_grad()
     def fit(
         self,
@@ -112,13 +131,7 @@ class FeatureTransformer(nn.Module):
         fits. A batch of one has no variance to normalise by and is left out.
         """
         step = _Step(
-            self,
-            prototypes_NP,
-            labels_N,
-            lr=lr,
-            mmd_weight=mmd_weight,
-            mse_weight=mse_weight,
-            clip_norm=clip_norm,
+            self, prototypes_NP, labels_N, lr=lr, mmd_weight=mmd_weight, mse_weight=mse_weight, clip_norm=clip_norm
         )
         reported = {0: torch.zeros(2), epochs - 1: torch.zeros(2)}
         self.train()

@@ -11,7 +11,8 @@ force s · Σ (c_j − c_k) / ‖c_j − c_k‖^(s+2).
 
 All forces lie in the span of the points, so n points of K > n features are moved in n coordinates of that
 span (by QR) and taken back at the end: the same motion, K/n times cheaper, hence affordable in double
-precision. All pairs at once are Gram matrices: F = rowsum(W) · c − W c with W_jk = 1/‖c_j − c_k‖².
+precision. All pairs at once are Gram matrices: F = rowsum(W) · c − W c with W_jk = 1/‖c_j − c_k‖². The tests
+compare it with `force_as_printed`.
 
 Dimensions: n points, K features, r = min(n, K) coordinates.
 """
@@ -105,6 +106,13 @@ def unit(vectors_nK: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors_nK, dim=1)
 
 
+def force_as_printed(points_nK: Tensor, s: float = 0.0) -> Tensor:
+    """F_j = Σ_{k≠j} (c_j − c_k) / ‖c_j − c_k‖² (Eq. 11), or s · Σ (c_j − c_k) / ‖c_j − c_k‖^(s+2) for s > 0."""
+    differences_nnK = points_nK[:, None] - points_nK
+    lengths_nn = differences_nnK.norm(dim=2).fill_diagonal_(1.0)  # k = j adds 0 / 1
+    return ((s or 1.0) * differences_nnK / lengths_nn[:, :, None] ** (s + 2)).sum(dim=1)
+
+
 def _squared_distances(points_nr: Tensor) -> Tensor:
     gram_nn = points_nr @ points_nr.T
     squares_n = gram_nn.diagonal()
@@ -112,7 +120,7 @@ def _squared_distances(points_nr: Tensor) -> Tensor:
 
 
 def _force(points_nr: Tensor, squares_nn: Tensor, s: float) -> Tensor:
-    """Eq. 11; the derivative of the Riesz energy for s > 0."""
+    """`force_as_printed` of all points at once, with softened distances."""
     softened_nn = squares_nn + SOFTENING
     weights_nn = softened_nn.reciprocal_() if s == 0 else s * softened_nn.pow_(-(s / 2 + 1))
     weights_nn.fill_diagonal_(0.0)

@@ -10,7 +10,8 @@ With a margin of 0 this is Eq. 6; with a fixed one, Eq. 7.
 
 Every mini-batch sends all C vectors through F, so a step costs six C×K×K matrix products and almost nothing
 else. The gradients are written out by hand: products go into buffers made once, and each weight's gradient
-and its SGD update are one product (`addmm_`). The tests compare them with autograd.
+and its SGD update are one product (`addmm_`). `loss_as_printed` is what they are the gradients of; the tests
+compare the two.
 
 Dimensions: B batch, C classes, K features, N uploaded prototypes.
 """
@@ -76,8 +77,8 @@ class TrainablePrototypes(nn.Module):
             return self.vectors
         return self.output(relu(self.hidden(self.vectors)))
 
-    def loss(self, prototypes_BK: Tensor, labels_B: Tensor, margins_C: Tensor) -> Tensor:
-        """Eq. 10 as written, for autograd; `fit` computes the same and its gradient by hand."""
+    def loss_as_printed(self, prototypes_BK: Tensor, labels_B: Tensor, margins_C: Tensor) -> Tensor:
+        """Eq. 10 of a mini-batch, for autograd; `fit` computes the same and its gradient by hand."""
         differences_BCK = prototypes_BK[:, None] - self.forward()[None]
         distances_BC = differences_BCK.square().sum(dim=2).clamp_min(SMALLEST_DISTANCE**2).sqrt()
         margins_BC = nn.functional.one_hot(labels_B, len(margins_C)) * margins_C

@@ -36,14 +36,15 @@ def draw_server_margins(run: LoadedRun) -> Figure | None:
 )  # fmt: skip
 def draw_public_map(run: LoadedRun) -> Figure | None:
     """In the first and the last round that has them."""
-    names = ("public_features", "public_labels", "global_prototypes", "global_classes")
+    names = ("public_features", "public_labels", "global_prototypes", "global_classes", "prototype_scale")
     recorded = run.records(*names)
     if not recorded:
         return None
     figure = drawing.new_figure(width=7.6, height=3.9)
     for axes, round in zip(figure.subplots(1, 2), (min(recorded), max(recorded)), strict=True):
-        features_PK, labels_P, global_nK, global_n = (recorded[round][name] for name in names)
+        features_PK, labels_P, global_nK, global_n, scale = (recorded[round][name] for name in names)
         labels_P = labels_P[: len(features_PK)]
-        draw_embedded(axes, t_sne, features_PK.astype(np.float32), labels_P, global_nK, global_n)
+        # Clients scale the prototypes up, and so they are recorded; the server's model learns them as they are.
+        draw_embedded(axes, t_sne, features_PK.astype(np.float32), labels_P, global_nK / scale, global_n)
         axes.set_title(f"round {round}")
     return figure

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.distillation import divergence
 from fedsim.equations.public_distillation import (
+    Lesson,
     aggregate_logits,
     client_loss,
     distances_to_class,
     importance,
     nearest_share,
     num_kept,
-    server_loss,
 )
 
 
@@ -195,8 +195,13 @@ def test_server_loss_is_equations_11_to_13(upsilon):
     prototypes = ClassVectors.from_rows(rows, np.arange(4), 4)
     kd = kl_by_numpy(teacher, logits) + float((ce_by_numpy(logits, labels) * weights).mean())
     pl = float(np.mean([((features[i] - rows[labels[i]]) ** 2).mean() for i in range(6)]))
-    tensors = [torch.from_numpy(array) for array in (logits, features, teacher, labels, weights)]
-    ours = server_loss(*tensors, prototypes, upsilon=upsilon).item()
+    # The batch is some of more samples, in another order.
+    order = np.array([4, 0, 7, 2, 5, 3])
+    taught = [np.full((8, *array.shape[1:]), 9, array.dtype) for array in (teacher, labels, weights)]
+    for everything, batch in zip(taught, (teacher, labels, weights), strict=True):
+        everything[order] = batch
+    lesson = Lesson(*map(torch.from_numpy, taught), prototypes, upsilon)
+    ours = lesson.loss(*map(torch.from_numpy, (logits, features, order))).item()
     assert ours == pytest.approx(upsilon * kd + (1 - upsilon) * pl, rel=1e-4)
 
 
@@ -204,7 +209,8 @@ def test_a_class_without_a_prototype_pulls_nowhere():
     features = torch.zeros(2, 3)
     prototypes = ClassVectors.from_rows(np.full((1, 3), 2.0, np.float32), np.array([0]), 2)
     logits, labels = torch.zeros(2, 2), torch.tensor([0, 1])
-    loss = server_loss(logits, features, logits, labels, torch.ones(2), prototypes, upsilon=0.0)
+    lesson = Lesson(logits, labels, torch.ones(2), prototypes, upsilon=0.0)
+    loss = lesson.loss(logits, features, torch.arange(2))
     assert loss.item() == pytest.approx(4.0 / 2)  # one of two samples is at a mean squared distance of 4
 
 

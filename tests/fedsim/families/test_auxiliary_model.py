@@ -10,14 +10,12 @@ from fedsim.errors import UnknownName, UserError
 from fedsim.families.auxiliary_model import (
     auxiliary_name,
     auxiliary_shapes,
-    check_auxiliary,
-    mutual_divergence,
-    mutual_losses,
+    check,
     new_auxiliary,
 )
 from fedsim.learning.parameters import flatten, num_parameters
+from fedsim.learning.training import Batch
 from fedsim.method import Setting, Task, Upload
-from fedsim.methods.fml import Config
 
 METHODS = {"fml": {}, "fedkd": {"energy_start": 0.6, "energy_end": 0.9}}
 STUDENT = np.array([[1.0, 2.0, -1.0], [0.5, 0.0, 3.0]])
@@ -73,12 +71,12 @@ def test_sizes_of_auxiliary_models_for_small_images(auxiliary, size):
 
 def test_what_cannot_be_an_auxiliary_model_is_refused_in_one_sentence():
     with pytest.raises(UserError, match=r"^method\.auxiliary = 'HtFE8' is more than one model.*single model.*\.$"):
-        check_auxiliary(setting("HtFE8", auxiliary="HtFE8"))
+        check(setting("HtFE8", auxiliary="HtFE8"))
     with pytest.raises(UnknownName, match="CNM"):
-        check_auxiliary(setting("HtFE8", auxiliary="CNM"))
+        check(setting("HtFE8", auxiliary="CNM"))
     with pytest.raises(UserError, match=r"^method\.auxiliary cannot be CNN: .*16x16.*; name another model\.$"):
-        check_auxiliary(setting("HtFE8", shape=(1, 8, 8)))
-    check_auxiliary(setting("HtFE8", shape=(1, 8, 8), auxiliary="CNN1"))
+        check(setting("HtFE8", shape=(1, 8, 8)))
+    check(setting("HtFE8", shape=(1, 8, 8), auxiliary="CNN1"))
 
 
 def test_the_first_auxiliary_model_is_a_function_of_the_seed_alone():
@@ -93,32 +91,35 @@ def test_the_first_auxiliary_model_is_a_function_of_the_seed_alone():
 # ------------------------------------------------------------------------------------------------ losses
 
 
-def test_divergence_by_hand():
+def test_divergence_by_hand(toy):
     student, teacher = softmax(STUDENT), softmax(TEACHER)
     rows = (teacher * np.log(teacher / student)).sum(axis=1)
     logits = torch.from_numpy(STUDENT), torch.from_numpy(TEACHER)
-    assert mutual_divergence(*logits, Config()).item() == pytest.approx(rows.mean())
-    assert mutual_divergence(*logits, Config(kl_mean="element")).item() == pytest.approx(rows.sum() / 6)
+    assert toy("fml").clients[0].kl(*logits).item() == pytest.approx(rows.mean())
+    assert toy("fedkd", kl_mean="element").clients[0].kl(*logits).item() == pytest.approx(rows.sum() / 6)
 
 
-def test_both_models_have_both_losses_and_the_other_one_for_a_teacher():
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (1, 0), (0, 1), (0, 0)])
+def test_both_models_have_both_losses_and_the_other_one_for_a_teacher(toy, alpha, beta):
+    """Each weight takes one of the two losses of its model away, so that all four show."""
     own, auxiliary, labels = softmax(STUDENT), softmax(TEACHER), [2, 0]
-    losses = mutual_losses(torch.from_numpy(STUDENT), torch.from_numpy(TEACHER), torch.tensor(labels), Config())
-    expected = (
-        -np.log(own[[0, 1], labels]).mean(),
-        (auxiliary * np.log(auxiliary / own)).sum(axis=1).mean(),
-        -np.log(auxiliary[[0, 1], labels]).mean(),
-        (own * np.log(own / auxiliary)).sum(axis=1).mean(),
-    )
-    np.testing.assert_allclose([loss.item() for loss in losses], expected)
+    client = toy("fml", task_weight=alpha, auxiliary_task_weight=beta).clients[0]
+    client.model = lambda inputs: torch.from_numpy(STUDENT)
+    client.auxiliary = lambda inputs: torch.from_numpy(TEACHER)
+    loss = client.loss(Batch(torch.zeros(2, 6), torch.tensor(labels), np.arange(2)))
+    task, auxiliary_task = (-np.log(rows[[0, 1], labels]).mean() for rows in (own, auxiliary))
+    distillation = (auxiliary * np.log(auxiliary / own)).sum(axis=1).mean()
+    auxiliary_distillation = (own * np.log(own / auxiliary)).sum(axis=1).mean()
+    expected = (task if alpha else distillation) + (auxiliary_task if beta else auxiliary_distillation)
+    np.testing.assert_allclose(loss.item(), expected)
 
 
-def test_a_teacher_learns_from_its_student_only_on_request():
+def test_a_teacher_learns_from_its_student_only_on_request(toy):
     student, teacher = softmax(STUDENT), softmax(TEACHER)
     logs = np.log(teacher / student)
     for detached in (True, False):
         logits = [torch.from_numpy(rows).requires_grad_() for rows in (STUDENT, TEACHER)]
-        mutual_divergence(*logits, Config(detach_teacher=detached)).backward()
+        toy("fml", detach_teacher=detached).clients[0].kl(*logits).backward()
         np.testing.assert_allclose(logits[0].grad, (student - teacher) / 2, atol=1e-12)
         if detached:
             assert logits[1].grad is None

@@ -23,6 +23,18 @@ def test_all_rounds_where_they_are_small(toy):
     np.testing.assert_allclose(rows.mean(axis=0), sent_back[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["fedprotokd", "fedpkd"])
+def test_methods_with_public_samples_record_the_prototypes_as_clients_use_them(toy, method):
+    run = toy(method, prototype_scale=3.0, server_model="MLP", server_epochs=1)
+    run.play(1)
+    records, down = run.steps[0].records, run.steps[0].down
+    np.testing.assert_array_equal(records["global_prototypes"], 3 * down["prototypes"])
+    assert len(records["global_classes"]) == len(down["prototypes"])
+    run.clients[0].receive(1, down)
+    used = run.clients[0].global_prototypes.vectors_CK[records["global_classes"]]
+    np.testing.assert_array_equal(records["global_prototypes"], used)
+
+
 @pytest.mark.parametrize(
     ("limit_in_rounds", "kept"),
     [

@@ -1,18 +1,16 @@
-"""Public samples on both sides of the wire, what is refused before a run, and the server's model."""
+"""Public samples on both sides of the wire, and what is refused before a run."""
 
 import numpy as np
 import pytest
 import torch
-from toys import CPU, toy_commons
+from toys import toy_commons
 
 from fedsim import assembly, config
 from fedsim.contract import check as check_contract
 from fedsim.data import Dataset, Federation, Subset
 from fedsim.errors import UnknownName, UserError
 from fedsim.families import public_samples
-from fedsim.families.public_samples import ServerModel, ServerTraining
-from fedsim.method import ServerContext, Task
-from fedsim.seeds import Streams
+from fedsim.method import Task
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, 5, 4, 3), dtype=np.uint8)  # height 5, width 4, 3 channels
 PICTURES = Subset(Dataset("images", IMAGES, np.arange(9), 10, 9), np.array([8, 1, 4]), labelled=False)
@@ -143,86 +141,3 @@ def test_sizes_are_those_of_the_experiment():
     chosen = experiment()
     setting = assembly.setting_of(chosen, Federation(chosen))
     assert public_samples.sizes(setting) == {"Np": 100, "inputs": 28 * 28}
-
-
-# ---------------------------------------------------------------------------------------- the server's model
-
-
-def server_model(optimizer="sgd", **run) -> ServerModel:
-    chosen = experiment(run=run, model={"feature_dim": 4})
-    context = ServerContext(chosen, chosen.method_config(), Task(4, 5, 4, (6,)), toy_commons(), Streams(1), CPU)
-    return ServerModel(context, "MLP", ServerTraining(epochs=2, batch_size=8, lr=0.1, optimizer=optimizer))
-
-
-def test_it_learns_from_the_chosen_rows_only():
-    pupil, seen = server_model(), []
-    before = pupil.features_and_logits()[1]
-
-    def loss(logits_BC, features_BK, rows_B):
-        assert features_BK.shape == (len(rows_B), 4)
-        seen.append(rows_B)
-        return logits_BC.square().mean()
-
-    mean_loss = pupil.learn(0, loss, torch.tensor([1, 3, 4, 7, 9, 11, 12, 15, 18]))
-    # Two epochs of nine samples in batches of eight: a trailing batch of one is left out.
-    assert [len(rows) for rows in seen] == [8, 8]
-    assert set(torch.cat(seen).tolist()) <= {1, 3, 4, 7, 9, 11, 12, 15, 18}
-    assert mean_loss > 0 and not torch.equal(pupil.features_and_logits()[1], before)
-
-
-def test_rows_belong_to_the_inputs_of_their_batch():
-    """The row numbers that the loss is given are those of the samples whose logits it is given."""
-    pupil = server_model()
-    rows_k = torch.tensor([2, 3, 5, 8, 13, 19])
-    for parameter in pupil.model.parameters():
-        parameter.requires_grad_(True)
-    expected = pupil.features()
-
-    def loss(logits_BC, features_BK, rows_B):
-        if len(checked) == 0:  # before the first step the model is as it was
-            torch.testing.assert_close(features_BK, expected[rows_B])
-        checked.append(rows_B)
-        return logits_BC.square().mean()
-
-    checked: list[torch.Tensor] = []
-    pupil.learn(0, loss, rows_k)
-    assert len(checked[0]) == 6
-
-
-def test_it_is_tested_on_the_global_test_set_when_clients_are():
-    pupil = server_model(evaluate_every=3, rounds=5)
-    test = toy_commons().global_test
-    right = pupil.model(inputs_of(test)).argmax(dim=1).numpy() == test.labels
-    found = {round: pupil.accuracy(round) for round in range(5)}
-    # Round 2's result is evaluated by clients in round 3, and that of the last round, 4, in round 5.
-    assert [round for round, metrics in found.items() if metrics] == [2, 4]
-    assert found[2] == {"server_accuracy": right.mean()}
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_same_seed_gives_the_same_bits(optimizer):
-    results = []
-    for _ in range(2):
-        pupil = server_model(optimizer)
-        pupil.learn(0, lambda logits, features, rows: logits.square().mean(), torch.arange(20))
-        results.append(pupil.features_and_logits()[1])
-    assert torch.equal(*results)
-
-
-def test_the_two_optimizers_differ():
-    sgd, adam = server_model("sgd"), server_model("adam")
-    assert torch.equal(sgd.features_and_logits()[1], adam.features_and_logits()[1])
-    for pupil in (sgd, adam):
-        pupil.learn(0, lambda logits, features, rows: logits.square().mean(), torch.arange(20))
-    assert not torch.equal(sgd.features_and_logits()[1], adam.features_and_logits()[1])
-
-
-def test_the_server_projects_unless_asked_otherwise():
-    task = Task(2, 10, 512, (3, 32, 32))
-    with torch.device("meta"):
-        published = public_samples.build_server_model("ResNet10", config.build([{}]), task)
-        pooled = public_samples.build_server_model(
-            "ResNet10", config.build([{"model": {"feature_mapping": "pool"}}]), task
-        )
-    assert isinstance(published.extractor[1], torch.nn.Linear)
-    assert isinstance(pooled.extractor[1], torch.nn.Identity)

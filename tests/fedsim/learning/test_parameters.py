@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from fedsim.learning import parameters
-from fedsim.method import Upload
 
 
 def network(seed: int) -> nn.Module:
@@ -42,10 +41,3 @@ def test_the_mean_is_weighted_by_samples():
     vectors = [draw.normal(size=11).astype(np.float32) for _ in range(3)]
     expected = np.average(np.stack(vectors), axis=0, weights=[5, 1, 10])
     np.testing.assert_allclose(parameters.weighted_mean(vectors, [5, 1, 10]), expected, rtol=1e-6)
-
-
-def test_clients_count_by_their_samples_or_alike():
-    vectors = [np.array([1, 2], np.float32), np.array([5, 0], np.float32)]
-    uploads = [Upload(0, 30, {}), Upload(1, 10, {})]
-    assert parameters.mean_of(uploads, vectors, "mean").tolist() == [3, 1]
-    assert parameters.mean_of(uploads, vectors, "weighted").tolist() == [2, 1.5]

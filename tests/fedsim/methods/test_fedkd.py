@@ -103,7 +103,7 @@ def test_uploads_are_factors_that_keep_the_energy_of_their_round(toy):
         arrays, vector = client.upload(), flatten(client.auxiliary)
         assert arrays["ranks"].max() > 0
         num_numbers.append(len(arrays["factors"]))
-        decoded = client.codec.decode(arrays["factors"], arrays["ranks"], "test")
+        decoded = client.codec.decode(arrays["factors"], arrays["ranks"])
         lost = np.square(decoded - vector).sum() / np.square(vector).sum()
         assert 0 < lost <= 1 - (0.5 + 0.4 * round / 15) + 1e-6
     assert num_numbers[0] < num_numbers[1] < num_numbers[2] < len(vector)
@@ -114,8 +114,8 @@ def test_the_server_averages_what_the_factors_stand_for_and_cuts_the_mean_again(
     codec = some.clients[0].codec
     some.play(1)
     uploads = [client.upload() for client in some.clients]
-    mean = np.mean([codec.decode(arrays["factors"], arrays["ranks"], "up") for arrays in uploads], axis=0)
-    received = codec.decode(some.down["factors"], some.down["ranks"], "down")
+    mean = np.mean([codec.decode(arrays["factors"], arrays["ranks"]) for arrays in uploads], axis=0)
+    received = codec.decode(some.down["factors"], some.down["ranks"])
     assert some.down["ranks"].max() > 0
     # Weight by weight: matrices lose at most what the threshold allows, all else arrives to the bit.
     start = 0

@@ -93,9 +93,10 @@ def test_bytes_for_images_are_a_quarter_and_hardly_worse():
     assert coarse.down["images"].nbytes * 4 == exact.down["images"].nbytes
     for toy in (exact, coarse):
         toy.clients[0].receive(1, toy.down)
-    difference = (exact.clients[0].images - coarse.clients[0].images).abs().max().item()
+    floats, levels = (toy.clients[0].pairs.images for toy in (exact, coarse))
+    difference = (floats - levels).abs().max().item()
     assert 0 < difference <= 1 / 255 + 1e-6  # half a level of 2/255
-    assert coarse.clients[0].images.min() >= -1 and coarse.clients[0].images.max() <= 1
+    assert levels.min() >= -1 and levels.max() <= 1
     coarse.play(1)
 
 
@@ -129,7 +130,7 @@ def test_everyone_has_the_same_etf_and_the_same_h_prime_in_every_round():
         for client in toy.clients:
             torch.testing.assert_close(client.etf_CP, toy.clients[0].etf_CP, rtol=0, atol=0)
             assert client.model.head.weight.shape == (8, FEATURE_DIM)
-            layers.append(client._pair_projection(client.latents_CH.shape[1]).state_dict())
+            layers.append(client._pair_projection(client.pairs.latents_CH.shape[1]).state_dict())
         assert round < len(toy.steps)
     for layer in layers:
         assert layer["weight"].shape == (LATENT_DIM, FEATURE_DIM)
@@ -185,8 +186,8 @@ def test_pairs_train_the_extractor_but_not_h():
     moved, moved_alone = (half.model.state_dict()[name] - before[name] for half in (client, alone))
     twin = make(num_train=6).clients[0]
     twin.receive(1, some_pairs())
-    features = twin.model.train().features(twin.images)
-    (50 * mse_loss(twin._pair_projection(twin.latents_CH.shape[1])(features), twin.latents_CH)).backward()
+    features, latents = twin.model.train().features(twin.pairs.images), twin.pairs.latents_CH
+    (50 * mse_loss(twin._pair_projection(latents.shape[1])(features), latents)).backward()
     gradient = dict(twin.model.named_parameters())[name].grad
     torch.testing.assert_close(moved - moved_alone, -1e-3 * gradient, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(client.model.head.weight, alone.model.head.weight)

@@ -10,8 +10,9 @@ from fedsim.contract import Payload
 from fedsim.costs.formula import formulae
 from fedsim.data import Federation
 from fedsim.equations.class_vectors import ClassVectors
-from fedsim.equations.public_distillation import nearest_share
+from fedsim.equations.public_distillation import Lesson, nearest_share
 from fedsim.families.public_samples import public_logits
+from fedsim.method import Upload
 
 QUICK = {"server_model": "MLP", "server_epochs": 2, "server_batch_size": 8}
 
@@ -59,19 +60,24 @@ def test_only_the_kept_samples_are_sent_in_order(toy):
     np.testing.assert_array_equal(some.down["logits"], logits[kept])
 
 
-def test_the_judgement_is_the_filter(toy):
+def test_the_judgement_is_the_filter(toy, monkeypatch):
     some = toy("fedpkd", theta=0.7, **QUICK)
     features = torch.randn(20, 4, generator=torch.Generator().manual_seed(1))
     labels = torch.arange(20) % 3
     prototypes = ClassVectors.from_rows(np.eye(4, dtype=np.float32)[:2], np.array([0, 1]), 5)  # class 2 has none
-    judged = some.server.judge(features, labels, prototypes)
+    lessons = []
+    monkeypatch.setattr(some.server.pupil, "features", lambda: features)
+    monkeypatch.setattr(some.method, "Lesson", lambda *given: lessons.append(Lesson(*given)) or lessons[0])
+    arrays = {"prototypes": np.eye(4, dtype=np.float32)[:2], "class_ids": np.array([0, 1], np.int32)}
+    arrays |= {"counts": np.array([3, 4], np.int32), "logits": np.eye(5, dtype=np.float32)[labels]}
+    step = some.server.aggregate(0, [Upload(2, 7, arrays)])
     distances = [
         float(torch.dist(feature, prototypes.vectors_CK[label])) if label < 2 else np.inf
         for feature, label in zip(features, labels, strict=True)
     ]
     expected = nearest_share(torch.tensor(distances), labels, 0.7, 5)
-    assert judged.rows_k.tolist() == expected.tolist() and len(expected) == 14
-    assert judged.weights_P.tolist() == [1.0] * 20
+    assert step.down["sample_ids"].tolist() == expected.tolist() and len(expected) == 14
+    assert lessons[0].weights_P.tolist() == [1.0] * 20
 
 
 def test_clients_learn_from_the_kept_samples_only(toy):

@@ -6,11 +6,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedsim.contract import Payload
-from fedsim.errors import ContractError, UserError
-from fedsim.families.prototypes import mean_per_class, stack_uploads
+from fedsim.errors import UserError
 from fedsim.method import Upload
-
-CPU = torch.device("cpu")
 
 
 def upload(client: int, rows: list[list[float]], ids: list[int], **more) -> Upload:
@@ -214,34 +211,6 @@ def test_evaluation_by_logits_needs_no_prototypes(toy):
 
 
 # ------------------------------------------------------------------------------------------- server half
-
-
-def test_mean_over_the_clients_that_hold_a_class():
-    uploads = [upload(0, [[1, 1], [4, 0]], [0, 2]), upload(1, [], []), upload(5, [[3, 5]], [0])]
-    means = mean_per_class(stack_uploads(uploads, "prototypes", 2, 4, CPU), 4)
-    assert means.vectors_CK.tolist() == [[2, 3], [0, 0], [4, 0], [0, 0]]
-    assert means.present_C.tolist() == [True, False, True, False]
-
-
-def test_weighted_mean_is_not_divided_by_the_number_of_clients():
-    uploads = [
-        upload(0, [[1, 1]], [0], counts=np.array([30], np.int32)),
-        upload(1, [[5, 9]], [0], counts=np.array([10], np.int32)),
-    ]
-    means = mean_per_class(stack_uploads(uploads, "prototypes", 2, 1, CPU), 1)
-    assert means.vectors_CK.tolist() == [[2.0, 3.0]]
-
-
-@pytest.mark.parametrize("wrong", [-1, 4])
-def test_class_numbers_out_of_range_are_refused(wrong):
-    with pytest.raises(ContractError, match=rf"client 3: field 'class_ids' must lie in 0\.\.3.*{wrong}"):
-        stack_uploads([upload(3, [[1, 1]], [wrong])], "prototypes", 2, 4, CPU)
-
-
-def test_more_prototypes_than_classes_are_refused():
-    rows = [[1, 1], [2, 2], [3, 3]]
-    with pytest.raises(ContractError, match=r"client 3: .* names a class twice \(3 rows for at most 2 classes\)"):
-        stack_uploads([upload(3, rows, [0, 1, 1])], "prototypes", 2, 2, CPU)
 
 
 def test_fedproto_sends_only_classes_of_this_round(toy):

@@ -105,6 +105,30 @@ def test_margins_and_loss_are_equations_6_and_7(seed, zeta, printed):
     assert result.fit.first_loss == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("printed", [False, True])
+def test_an_update_is_sgd_on_equation_7_as_printed(printed):
+    uploaded, labels = some_uploads(6)
+    ours, theirs = (ServerPrototypes(5, 3, generator=generator()) for _ in range(2))
+    result = update(ours, uploaded, labels, printed_sign=printed, epochs=3, batch_size=4, lr=0.05)
+    optimizer, order = torch.optim.SGD(theirs.parameters(), lr=0.05), generator(5)
+    margins = result.margins_C.nan_to_num(nan=0.0)
+    for _ in range(3):
+        for rows in torch.randperm(len(labels), generator=order).split(4):
+            optimizer.zero_grad()
+            theirs.loss_as_printed(uploaded[rows], labels[rows], margins if printed else -margins).backward()
+            optimizer.step()
+    present = [0, 1, 3, 4]
+    torch.testing.assert_close(ours.latest_CK[present], theirs.trainable().detach()[present], rtol=1e-4, atol=1e-5)
+
+
+def test_equation_7_as_printed_by_loops():
+    uploaded, labels = some_uploads(7)
+    prototypes, margins = ServerPrototypes(5, 3, generator=generator()), [1.0, 0.5, 9.0, 2.0, 3.0]
+    expected = loss_by_loops(uploaded.tolist(), labels.tolist(), prototypes.latest_CK.tolist(), margins, sign=1)
+    loss = prototypes.loss_as_printed(uploaded, labels, torch.tensor(margins))
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+
+
 def test_the_printed_sign_rewards_the_own_class():
     uploaded, labels = some_uploads(0)
     losses = [

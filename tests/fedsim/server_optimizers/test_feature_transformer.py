@@ -156,6 +156,27 @@ def test_fit_equals_autograd_and_adam(trainable, weights):
         np.testing.assert_allclose(ours.centroids_CH.detach(), theirs.centroids_CH.detach(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("trainable", [False, True])
+def test_fit_is_adam_on_the_loss_as_printed(trainable):
+    """In mini-batches, while centroids are means over all prototypes."""
+    prototypes, labels = uploads()
+    weights = {"mmd_weight": 0.7, "mse_weight": 0.4}
+    ours, theirs = (transformer(trainable_centroids=trainable) for _ in range(2))
+    fit(ours, prototypes, labels, epochs=3, batch_size=5, **weights)
+    order, valid_draw = generator(5), generator(6)
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=0.01)
+    theirs.train()
+    for _ in range(3):
+        rows, valid = torch.randperm(12, generator=order), 2 * torch.randn(12, LATENT_DIM, generator=valid_draw)
+        for batch in zip(rows.split(5), valid.split(5), strict=True):
+            optimizer.zero_grad()
+            theirs.loss_as_printed(prototypes, labels, *batch, **weights).backward()
+            optimizer.step()
+    for (name, weight), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-3, atol=1e-5, msg=name)
+    torch.testing.assert_close(ours.norm.running_var, theirs.norm.running_var)
+
+
 def test_a_batch_of_one_is_left_out_and_only_batches_leave_a_trace_in_the_statistics():
     prototypes, labels = uploads(9)
     model = transformer()

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.server_optimizers.prototype_alignment import align, hyperspherical_energy, unit
+from fedsim.server_optimizers.prototype_alignment import (
+    _force,
+    _squared_distances,
+    align,
+    force_as_printed,
+    hyperspherical_energy,
+    unit,
+)
 
 
 def points(num: int, dim: int, seed: int = 0) -> torch.Tensor:
@@ -55,6 +62,14 @@ def test_equals_algorithm_1_as_loops(num, dim, s):
     assert result.iterations == 25
     assert not result.converged
     assert result.mean_force == pytest.approx(mean_force, rel=1e-6)
+
+
+@pytest.mark.parametrize("s", [0.0, 1.0, 2.5])
+def test_the_force_on_all_points_at_once_is_equation_11(s):
+    c = unit(points(6, 4))
+    printed = force_as_printed(c, s)
+    torch.testing.assert_close(_force(c, _squared_distances(c), s), printed, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(printed.numpy(), force_by_loops(c.numpy(), s), rtol=1e-12)
 
 
 def test_force_is_minus_the_gradient_of_the_energy():
