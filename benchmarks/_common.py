@@ -13,8 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.config import Experiment
+from fedsim.results.folder import RunFolder
 from fedsim.results.load import LoadedRun, load
+from nodes.display.run import Display
 from nodes.launchers import zygote
+from nodes.launchers.base import LaunchOptions
+from nodes.launchers.local import LocalLauncher
 from nodes.launchers.processes import describe_exit
 from nodes.tools.batch import Batch, Interrupted, Job, folder_of
 
@@ -44,6 +48,14 @@ def wait_for(processes: list[int]) -> None:
         processes.pop(0)
         if status:
             raise SystemExit(f"a worker {describe_exit(status)}")
+
+
+def run_cluster(path: Path, experiment: Experiment, display: Display) -> RunFolder:
+    """A real cluster with its results in a new folder; if it fails, the benchmark ends with its server's log."""
+    folder = RunFolder.create(path, experiment)
+    if LocalLauncher(folder, display, LaunchOptions()).run():
+        raise SystemExit((folder.logs / "server.log").read_text())
+    return folder
 
 
 def run_all(out: Path, experiments: Mapping[Key, tuple[str, Experiment]]) -> dict[Key, LoadedRun]:
