@@ -20,7 +20,7 @@ from nodes.launchers import zygote
 from nodes.launchers.base import LaunchOptions
 from nodes.launchers.local import LocalLauncher
 from nodes.launchers.processes import describe_exit
-from nodes.tools.batch import Batch, Interrupted, Job, folder_of
+from nodes.tools.batch import Batch, Job, folder_of
 
 CONSOLE = Console(highlight=False)
 
@@ -61,10 +61,8 @@ def run_cluster(path: Path, experiment: Experiment, display: Display) -> RunFold
 def run_all(out: Path, experiments: Mapping[Key, tuple[str, Experiment]]) -> dict[Key, LoadedRun]:
     """Real clusters, one after the other; `experiments` have names for people. Finished runs are not run again."""
     batch = Batch(out, [Job(name, wanted) for name, wanted in experiments.values()], CONSOLE, quiet=True)
-    try:
-        batch.run()
-    except Interrupted as stop:
-        raise SystemExit(str(stop)) from None
+    if not batch.run():
+        raise SystemExit(130)
     for path, reason in batch.failures.items():
         raise SystemExit(f"{path}: {reason}")
     return {key: load(folder_of(out, wanted)) for key, (_, wanted) in experiments.items()}

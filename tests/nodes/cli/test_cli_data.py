@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from fedsim.errors import UserError
 from fedsim.results.load import load
 from fedsim.results.report import tables
-from nodes.cli.data import _ranges, command
+from nodes.cli.data import command
 from nodes.cli.run import command as run_command
 
 
@@ -99,7 +99,3 @@ def test_list_names_the_data_sets():
     output = run("list").output
     assert all(name in output for name in ("cifar10", "cifar100", "digits", "flowers102", "fmnist"))
     assert all(name in output for name in ("mnist", "spiral", "svhn", "tiny_imagenet"))
-
-
-def test_ranges():
-    assert _ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
