@@ -1,4 +1,4 @@
-"""Timings and comparisons, and what made the file of the embedded generator: `python -m benchmarks.NAME`.
+"""Timings and comparisons, and what made and checks generators: `python -m benchmarks.NAME`.
 
 Run under the settings that nodes have.
 """
