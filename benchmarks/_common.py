@@ -13,10 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.config import Experiment
+from fedsim.results.folder import RunFolder
 from fedsim.results.load import LoadedRun, load
+from nodes.display.run import Display
 from nodes.launchers import zygote
+from nodes.launchers.base import LaunchOptions
+from nodes.launchers.local import LocalLauncher
 from nodes.launchers.processes import describe_exit
-from nodes.tools.batch import Batch, Interrupted, Job, folder_of
+from nodes.tools.batch import Batch, Job, folder_of
 
 CONSOLE = Console(highlight=False)
 
@@ -46,13 +50,19 @@ def wait_for(processes: list[int]) -> None:
             raise SystemExit(f"a worker {describe_exit(status)}")
 
 
+def run_cluster(path: Path, experiment: Experiment, display: Display) -> RunFolder:
+    """A real cluster with its results in a new folder; if it fails, the benchmark ends with its server's log."""
+    folder = RunFolder.create(path, experiment)
+    if LocalLauncher(folder, display, LaunchOptions()).run():
+        raise SystemExit((folder.logs / "server.log").read_text())
+    return folder
+
+
 def run_all(out: Path, experiments: Mapping[Key, tuple[str, Experiment]]) -> dict[Key, LoadedRun]:
     """Real clusters, one after the other; `experiments` have names for people. Finished runs are not run again."""
     batch = Batch(out, [Job(name, wanted) for name, wanted in experiments.values()], CONSOLE, quiet=True)
-    try:
-        batch.run()
-    except Interrupted as stop:
-        raise SystemExit(str(stop)) from None
+    if not batch.run():
+        raise SystemExit(130)
     for path, reason in batch.failures.items():
         raise SystemExit(f"{path}: {reason}")
     return {key: load(folder_of(out, wanted)) for key, (_, wanted) in experiments.items()}

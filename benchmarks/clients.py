@@ -20,14 +20,11 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks._common import machine_load, show
+from benchmarks._common import machine_load, run_cluster, show
 from fedsim import assembly, config
 from fedsim.config import Experiment
 from fedsim.data import Federation
-from fedsim.results.folder import RunFolder
 from nodes.launchers import zygote
-from nodes.launchers.base import LaunchOptions
-from nodes.launchers.local import LocalLauncher
 from nodes.server.events import Event
 
 SAMPLED_CLIENTS = 50
@@ -116,10 +113,7 @@ def main() -> None:
     assembly.check(experiment)
     observer = Observer(experiment.run.rounds - 1)
     with tempfile.TemporaryDirectory() as parent:
-        folder = RunFolder.create(Path(parent) / "run", experiment)
-        if LocalLauncher(folder, observer, LaunchOptions()).run():
-            raise SystemExit((folder.logs / "server.log").read_text())
-        summary = folder.summary()
+        summary = run_cluster(Path(parent) / "run", experiment, observer).summary()
     report(arguments.clients, observer, alone_seconds, alone_bytes)
     audit = summary["audit"]
     print(f"the kernel agrees on {audit['agree']} of {audit['connections']} connections; {machine_load()}")

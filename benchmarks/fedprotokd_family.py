@@ -25,34 +25,38 @@ from fedsim import config
 from fedsim.config import Experiment
 from fedsim.results.load import LoadedRun
 
-NUM_CLIENTS, CLASSES_PER_CLIENT, BETA = 10, 3, 0.1
+CLASSES_PER_CLIENT, BETA = 3, 0.1
 
 
 @dataclass(frozen=True)
 class Variant:
     title: str
     method: str
-    published: dict[str, tuple[str, str]]
-    """Partition -> accuracy of clients and of the server on CIFAR-10, in tables II, I and IX."""
+    dirichlet: tuple[str, str]
+    """Accuracy of clients and of the server on CIFAR-10, in tables II, I and IX."""
+    pathological: tuple[str, str]
     options: dict[str, Any] = field(default_factory=dict)
 
 
 MODEL = {"server_model": "CNN2"}
-VARIANTS = (
-    Variant("FedProtoKD", "fedprotokd", {"dirichlet": ("88.27", "63.14"), "pathological": ("91.47", "61.94")},
-            MODEL),
-    Variant("− I", "fedprotokd", {"dirichlet": ("", "61.96"), "pathological": ("", "58.15")},
-            {**MODEL, "importance": False}),
-    Variant("ζ", "fedprotokd", {"dirichlet": ("", "61.14"), "pathological": ("", "58.37")},
-            {**MODEL, "margin": "max"}),
-    Variant("ζ − I", "fedprotokd", {"dirichlet": ("86.09", "62.11"), "pathological": ("91.54", "60.61")},
-            {**MODEL, "margin": "max", "importance": False}),
-    Variant("FedPKD", "fedpkd", {"dirichlet": ("85.27", "62.58"), "pathological": ("90.05", "60.58")}, MODEL),
-    Variant("Fed2PKD", "fed2pkd", {"dirichlet": ("78.95", "54.84"), "pathological": ("76.37", "27.81")},
-            {**MODEL, "evaluate_globally": False}),
-    Variant("FedTGP", "fedtgp", {"dirichlet": ("87.32", ""), "pathological": ("91.95", "")}),
-    Variant("FedProto", "fedproto", {"dirichlet": ("87.16", ""), "pathological": ("91.54", "")}),
-)  # fmt: skip
+VARIANTS = {
+    "fedprotokd": Variant("FedProtoKD", "fedprotokd", ("88.27", "63.14"), ("91.47", "61.94"), MODEL),
+    "no_importance": Variant("− I", "fedprotokd", ("", "61.96"), ("", "58.15"), {**MODEL, "importance": False}),
+    "zeta": Variant("ζ", "fedprotokd", ("", "61.14"), ("", "58.37"), {**MODEL, "margin": "max"}),
+    "zeta_no_importance": Variant(
+        "ζ − I",
+        "fedprotokd",
+        ("86.09", "62.11"),
+        ("91.54", "60.61"),
+        {**MODEL, "margin": "max", "importance": False},
+    ),
+    "fedpkd": Variant("FedPKD", "fedpkd", ("85.27", "62.58"), ("90.05", "60.58"), MODEL),
+    "fed2pkd": Variant(
+        "Fed2PKD", "fed2pkd", ("78.95", "54.84"), ("76.37", "27.81"), {**MODEL, "evaluate_globally": False}
+    ),
+    "fedtgp": Variant("FedTGP", "fedtgp", ("87.32", ""), ("91.95", "")),
+    "fedproto": Variant("FedProto", "fedproto", ("87.16", ""), ("91.54", "")),
+}
 
 
 def main() -> None:
@@ -62,24 +66,28 @@ def main() -> None:
     parser.add_argument("--partition", choices=("dirichlet", "pathological"), default="dirichlet")
     parser.add_argument("--samples-per-class", type=int, default=600)
     parser.add_argument("--public-samples", type=int, default=300)
+    parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--model-group", default="CNN2,CNN4")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--local-epochs", type=int, default=5)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("runs/fedprotokd-family"))
     given = parser.parse_args()
+    variants = [VARIANTS[name] for name in dict.fromkeys(("fedprotokd", *given.variants))]
     # Seed by seed: an interrupted comparison has all variants of the first ones.
     runs = run_all(
         given.out,
         {
             (variant.title, seed): (f"{variant.title}, seed {seed}", experiment_of(variant, seed, given))
             for seed in given.seeds
-            for variant in VARIANTS
+            for variant in variants
         },
     )
-    measured = {v.title: columns([runs[v.title, seed] for seed in given.seeds]) for v in VARIANTS}
+    measured = {v.title: columns([runs[v.title, seed] for seed in given.seeds]) for v in variants}
     of_fedprotokd = measured["FedProtoKD"][-1]
     rows = []
-    for variant in VARIANTS:
+    for variant in variants:
         found = measured[variant.title]
         differences = [own - other for own, other in zip(found[-1], of_fedprotokd, strict=bool(found[-1]))]
         rows.append(
@@ -87,14 +95,14 @@ def main() -> None:
                 variant.title,
                 *map(spread, found),
                 spread(differences, sign="+"),
-                *variant.published[given.partition],
+                *getattr(variant, given.partition),
             )
         )
     split = f"Dirichlet({BETA})" if given.partition == "dirichlet" else f"{CLASSES_PER_CLIENT} classes each"
     title = (
         f"{given.dataset}, {given.samples_per_class} samples a class, {given.public_samples} public, "
-        f"{NUM_CLIENTS} clients, {split}, {given.model_group}, {given.rounds} rounds of 5 epochs, "
-        f"{len(given.seeds)} seeds"
+        f"{given.clients} clients, {split}, {given.model_group}, {given.rounds} rounds of "
+        f"{given.local_epochs} epochs, {len(given.seeds)} seeds"
     )
     headings = ("variant", "clients, trained", "clients, distilled", "server", "difference", "paper, clients",
                 "paper, server")  # fmt: skip
@@ -108,10 +116,10 @@ def experiment_of(variant: Variant, seed: int, given: argparse.Namespace) -> Exp
     return config.build(
         [
             {
-                "run": {"clients": NUM_CLIENTS, "rounds": given.rounds, "seed": seed},
+                "run": {"clients": given.clients, "rounds": given.rounds, "seed": seed},
                 "data": {**data, **split, "public_samples": given.public_samples, "global_test": True},
                 "model": {"group": given.model_group},
-                "train": {"local_epochs": 5, "batch_size": 10},
+                "train": {"local_epochs": given.local_epochs, "batch_size": 10},
                 "method": {"name": variant.method, **variant.options},
             }
         ]

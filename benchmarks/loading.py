@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks._common import show
 from fedsim.compat import import_torchvision
 from fedsim.data import Subset, sources, store
 
@@ -36,9 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dataset = store.open_dataset(arguments.dataset, arguments.data_dir).dataset
     rows = np.random.default_rng(0).permutation(dataset.num_train)[: arguments.samples]
-    table = Table("batch", title=f"{arguments.dataset}: samples per second, one core")
-    for heading in ("torchvision + DataLoader", "fedsim", "ratio"):
-        table.add_column(heading, justify="right")
+    table = []
     with tempfile.TemporaryDirectory() as folder:
         theirs = _torchvision_subset(arguments.dataset, arguments.data_dir, Path(folder), rows)
         ours = Subset(dataset, rows)
@@ -47,8 +44,9 @@ def main() -> None:
             _check_equal(loader, ours.batches(size))
             slow = _samples_per_second(lambda loader=loader: loader, len(rows))
             fast = _samples_per_second(lambda size=size: ours.batches(size), len(rows))
-            table.add_row(str(size), f"{slow:,.0f}", f"{fast:,.0f}", f"{fast / slow:.0f}×")
-    Console().print(table)
+            table.append((str(size), f"{slow:,.0f}", f"{fast:,.0f}", f"{fast / slow:.0f}×"))
+    headings = ("batch", "torchvision + DataLoader", "fedsim", "ratio")
+    show(f"{arguments.dataset}: samples per second, one core", headings, table)
 
 
 def _torchvision_subset(

@@ -39,7 +39,7 @@ RESULT = messages.Result(
     metrics={"correct": 301.0, "tested": 412.0, "loss": 0.123456},
     seconds={"receive": 0.01, "evaluate": 0.1, "train": 1.2, "upload": 0.01},
 )
-WORK = messages.Work(run=RUN, round=123, attempt=0, slot=1, train=True, evaluate=True, save=False)
+WORK = messages.Work(run=RUN, round=123, attempt=0, slot=1, train=True, evaluate=True, save=False, keep=-1)
 
 
 def make_border() -> Border:

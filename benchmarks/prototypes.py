@@ -6,14 +6,11 @@ Features are given, so that only the prototype work is timed. Both sides must ag
 """
 
 import argparse
-import time
-from collections.abc import Callable
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from benchmarks._common import best_seconds, show
 from fedsim.equations.class_vectors import ClassMeans, ClassVectors, nearest_prototype
 from fedsim.learning.evaluation import BATCH_SIZE
 
@@ -27,9 +24,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    table = Table("classes", "work", title=f"K = {FEATURE_DIM}: µs per sample, one thread")
-    for heading in ("loop over samples", "fedsim", "ratio"):
-        table.add_column(heading, justify="right")
+    rows = []
     for num_classes in CLASSES:
         draw = torch.Generator().manual_seed(0)
         labels_N = torch.randint(num_classes, (arguments.samples,), generator=draw)
@@ -50,11 +45,11 @@ def main() -> None:
                 lambda f=features_NK, p=prototypes: predict(f, p),
             ),
         ):
-            slow_us, fast_us = (
-                1e6 * _best_seconds(run, arguments.repeats) / arguments.samples for run in (slow, fast)
-            )
-            table.add_row(str(num_classes), work, f"{slow_us:.2f}", f"{fast_us:.3f}", f"{slow_us / fast_us:.0f}×")
-    Console().print(table)
+            times = best_seconds([slow, fast], arguments.repeats)
+            slow_us, fast_us = (1e6 * seconds / arguments.samples for seconds in times)
+            rows.append((str(num_classes), work, f"{slow_us:.2f}", f"{fast_us:.3f}", f"{slow_us / fast_us:.0f}×"))
+    headings = ("classes", "work", "loop over samples", "fedsim", "ratio")
+    show(f"K = {FEATURE_DIM}: µs per sample, one thread", headings, rows)
 
 
 def collect(features_NK: Tensor, labels_N: Tensor, num_classes: int) -> ClassVectors:
@@ -85,15 +80,6 @@ def _loop_predict(features_NK: Tensor, prototypes: ClassVectors) -> Tensor:
     ids_n = prototypes.present_C.nonzero().squeeze(1)
     rows_nK = prototypes.vectors_CK[ids_n]
     return torch.stack([ids_n[(rows_nK - feature_K).norm(dim=1).argmin()] for feature_K in features_NK])
-
-
-def _best_seconds(run: Callable[[], object], repeats: int) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 if __name__ == "__main__":

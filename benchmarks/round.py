@@ -22,14 +22,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks._common import machine_load, show, wait_for, workers
+from benchmarks._common import machine_load, run_cluster, show, wait_for, workers
 from fedsim import assembly, config
 from fedsim.config import Experiment
 from fedsim.data import Federation
-from fedsim.results.folder import RunFolder
 from nodes.launchers import processes, zygote
-from nodes.launchers.base import LaunchOptions
-from nodes.launchers.local import LocalLauncher
 from nodes.server.events import Event
 from nodes.work import Order, carry_out
 
@@ -72,9 +69,7 @@ def play_cluster(experiment: Experiment) -> tuple[list[float], list[float]]:
     """(seconds of each round, collecting time over the even share of the work), without the first round."""
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as parent:
-        folder = RunFolder.create(Path(parent) / "run", experiment)
-        if LocalLauncher(folder, recorder, LaunchOptions()).run():
-            raise SystemExit((folder.logs / "server.log").read_text())
+        folder = run_cluster(Path(parent) / "run", experiment, recorder)
         with (folder.path / "timings.csv").open() as file:
             timings = list(csv.DictReader(file))
     seconds, ratios = [], []

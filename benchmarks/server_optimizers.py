@@ -1,6 +1,6 @@
 """How long the server's optimizers take, against what they cannot do without and against plain versions.
 
-    python -m benchmarks.server_optimizers [--threads 1] [--repeats 5]
+    python -m benchmarks.server_optimizers [--classes 10 100 200] [--threads 1] [--repeats 5]
 
 Trainable prototypes (FedTGP), per mini-batch of 10: beside the time of the matrix products alone, which no
 implementation can avoid, and beside an nn.Module trained by autograd, torch.optim.SGD and a DataLoader. Prototype
@@ -10,15 +10,13 @@ is the processor's time that is measured. So other work on the machine disturbs 
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks._common import best_seconds
+from benchmarks._common import best_seconds, show
 from fedsim.server_optimizers.prototype_alignment import align
 from fedsim.server_optimizers.tgp import TrainablePrototypes
 
@@ -30,21 +28,24 @@ PA_ITERATIONS = 10
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--classes", type=int, nargs="+", choices=PA_SIZES, default=PA_SIZES)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    console = Console()
-    console.print(_tgp_table(arguments.repeats, arguments.threads))
-    console.print(_alignment_table(arguments.repeats, arguments.threads))
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    title = f"Trainable prototypes, K = {FEATURE_DIM}, batch {BATCH_SIZE}: ms per step, {given.threads} thread(s)"
+    headings = ("products alone", "fedsim", "÷ products", "module + DataLoader", "÷ fedsim", "s per round")
+    show(title, ("classes", "prototypes", *headings), _tgp_rows(given.classes, given.repeats))
+    title = f"Prototype alignment, K = {FEATURE_DIM}: ms per iteration, {given.threads} thread(s)"
+    headings = ("classes", "fedsim", "all pairs in all features", "ratio")
+    show(title, headings, _alignment_rows(given.classes, given.repeats))
 
 
-def _tgp_table(repeats: int, threads: int) -> Table:
-    title = f"Trainable prototypes, K = {FEATURE_DIM}, batch {BATCH_SIZE}: ms per step, {threads} thread(s)"
-    table = Table("classes", "prototypes", title=title)
-    for heading in ("products alone", "fedsim", "÷ products", "module + DataLoader", "÷ fedsim", "s per round"):
-        table.add_column(heading, justify="right")
+def _tgp_rows(classes: Sequence[int], repeats: int) -> list[tuple[str, ...]]:
+    rows = []
     for num_classes, num_prototypes, epochs in TGP_SIZES:
+        if num_classes not in classes:
+            continue
         prototypes_NK, labels_N = _uploads(num_classes, num_prototypes)
         _check_tgp(prototypes_NK, labels_N, num_classes)
         num_steps = epochs * -(-num_prototypes // BATCH_SIZE)
@@ -57,25 +58,24 @@ def _tgp_table(repeats: int, threads: int) -> Table:
             ],
             repeats,
         )
-        table.add_row(
-            str(num_classes),
-            str(num_prototypes),
-            f"{products / num_steps * 1e3:.3f}",
-            f"{fast / num_steps * 1e3:.3f}",
-            f"{fast / products:.2f}×",
-            f"{slow / num_steps * 1e3:.3f}",
-            f"{slow / fast:.2f}×",
-            f"{fast / epochs * PUBLISHED_EPOCHS:.1f}",
+        rows.append(
+            (
+                str(num_classes),
+                str(num_prototypes),
+                f"{products / num_steps * 1e3:.3f}",
+                f"{fast / num_steps * 1e3:.3f}",
+                f"{fast / products:.2f}×",
+                f"{slow / num_steps * 1e3:.3f}",
+                f"{slow / fast:.2f}×",
+                f"{fast / epochs * PUBLISHED_EPOCHS:.1f}",
+            )
         )
-    return table
+    return rows
 
 
-def _alignment_table(repeats: int, threads: int) -> Table:
-    title = f"Prototype alignment, K = {FEATURE_DIM}: ms per iteration, {threads} thread(s)"
-    table = Table("classes", title=title)
-    for heading in ("fedsim", "all pairs in all features", "ratio"):
-        table.add_column(heading, justify="right")
-    for num_classes in PA_SIZES:
+def _alignment_rows(classes: Sequence[int], repeats: int) -> list[tuple[str, ...]]:
+    rows = []
+    for num_classes in classes:
         start_CK = torch.randn(num_classes, FEATURE_DIM, generator=torch.Generator().manual_seed(0)) + 1.0
         _check_alignment(start_CK)
         fast, slow = best_seconds(
@@ -85,13 +85,9 @@ def _alignment_table(repeats: int, threads: int) -> Table:
             ],
             repeats,
         )
-        table.add_row(
-            str(num_classes),
-            f"{fast / PA_ITERATIONS * 1e3:.3f}",
-            f"{slow / PA_ITERATIONS * 1e3:.3f}",
-            f"{slow / fast:.1f}×",
-        )
-    return table
+        times = (f"{seconds / PA_ITERATIONS * 1e3:.3f}" for seconds in (fast, slow))
+        rows.append((str(num_classes), *times, f"{slow / fast:.1f}×"))
+    return rows
 
 
 def _uploads(num_classes: int, num_prototypes: int) -> tuple[Tensor, Tensor]:

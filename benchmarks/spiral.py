@@ -1,17 +1,16 @@
 """ProtoNorm's motivating experiment: six spirals, a decision layer of two units, prototypes one can see.
 
-    python -m benchmarks.spiral --out runs/spiral
+    python -m benchmarks.spiral [--out runs/spiral] [--rounds 200] [--clients 10] [--samples-per-class 5000]
 
-Runs FedProto, ProtoNorm with γ = 1 and with γ = 10 on IID and on Dirichlet(0.1) data, ten clients each, and draws
-the paper's figure 2 from them: global prototypes as dashed rays with all local ones as points, and the test
-samples of a few clients among their own prototypes. Runs that are finished are not run again.
+Runs FedProto, ProtoNorm with γ = 1 and with γ = 10 on IID and on Dirichlet(0.1) data and draws the paper's
+figure 2 from them: global prototypes as dashed rays with all local ones as points, and the test samples of a few
+clients among their own prototypes. Runs that are finished are not run again.
 """
 
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -19,21 +18,24 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks._common import show
-from fedsim import assembly
+from benchmarks._common import CONSOLE, run_cluster, show
+from fedsim import assembly, config
 from fedsim.learning.evaluation import outputs
 from fedsim.method import Client
 from fedsim.results.folder import RunFolder
-from nodes.checkpoint import client_files
+from nodes.checkpoint import Checkpoints, client_files
+from nodes.display.run import Quiet
+from nodes.launchers import zygote
 
-METHODS = {
-    "FedProto": ["--method", "fedproto"],
-    "ProtoNorm (γ = 1)": ["--method", "protonorm", "--set", "method.prototype_scale=1"],
-    "ProtoNorm (γ = 10)": ["--method", "protonorm", "--set", "method.prototype_scale=10"],
+# λ as the paper prints it: 10 belongs to a mean over 512 elements, and with two of them training diverges.
+METHODS: dict[str, dict[str, Any]] = {
+    "FedProto": {"name": "fedproto", "prototype_weight": 1},
+    "ProtoNorm (γ = 1)": {"name": "protonorm", "prototype_weight": 1, "prototype_scale": 1},
+    "ProtoNorm (γ = 10)": {"name": "protonorm", "prototype_weight": 1, "prototype_scale": 10},
 }
-PARTITIONS = {
-    "IID": ["--partition", "iid"],
-    "Dirichlet(0.1)": ["--partition", "dirichlet", "--beta", "0.1"],
+PARTITIONS: dict[str, dict[str, Any]] = {
+    "IID": {"partition": "iid"},
+    "Dirichlet(0.1)": {"partition": "dirichlet", "beta": 0.1},
 }
 COLOURS = colormaps["tab10"]
 RAY_LENGTH = 0.97  # of the picture's half width, for prototypes whose length says nothing new
@@ -53,16 +55,27 @@ class Panel:
 @click.command()
 @click.option("--out", type=Path, default=Path("runs/spiral"), help="Where runs and pictures go.")
 @click.option("--dataset", default="spiral_clean", help="spiral is the printed formula, which overlaps heavily.")
+@click.option("--samples-per-class", default=0, help="0: all.")
 @click.option("--rounds", default=200)
+@click.option("--clients", default=10)
 @click.option("--shown-clients", default="0,2,5", help="Whose test samples are drawn.")
-def main(out: Path, dataset: str, rounds: int, shown_clients: str) -> None:
+def main(out: Path, dataset: str, samples_per_class: int, rounds: int, clients: int, shown_clients: str) -> None:
+    zygote.preload()
+    common = {
+        "run": {"clients": clients, "rounds": rounds},
+        "data": {"dataset": dataset, "samples_per_class": samples_per_class},
+        "model": {"group": "MLP", "feature_dim": 2},
+        "train": {"batch_size": 32},
+        "cluster": {"checkpoint_every": rounds},  # the clients of the last round are drawn
+    }
     panels = {}
-    for partition, partition_options in PARTITIONS.items():
-        for method, method_options in METHODS.items():
+    for partition, data in PARTITIONS.items():
+        for method, options in METHODS.items():
             folder = out / _folder_name(f"{method} {partition}")
             if not (folder / "summary.json").exists():
-                options = [*partition_options, *method_options, "--rounds", str(rounds), "--dataset", dataset]
-                _run(folder, [*options, "--checkpoint-every", str(rounds)])
+                experiment = config.build([common, {"data": data, "method": options}])
+                assembly.check(experiment)
+                run_cluster(folder, experiment, Quiet(CONSOLE))
             panels[method, partition] = _panel(method, folder, rounds)
     _draw_prototypes(panels, out / "prototypes.png")
     _draw_samples(panels, [int(client) for client in shown_clients.split(",")], out / "samples.png")
@@ -77,21 +90,15 @@ def _folder_name(title: str) -> str:
     return "-".join(re.findall(r"[a-z0-9.]+", title.lower()))
 
 
-def _run(folder: Path, options: list[str]) -> None:
-    common = ["--clients", "10", "--model-group", "MLP", "--feature-dim", "2", "--batch-size", "32", "--quiet"]
-    # λ as the paper prints it: 10 belongs to a mean over 512 elements, and with two of them training diverges.
-    common += ["--set", "method.prototype_weight=1"]
-    subprocess.run([sys.executable, "-m", "run_cluster", "--out", str(folder), *common, *options], check=True)
-
-
 def _panel(title: str, folder: Path, rounds: int) -> Panel:
     run = RunFolder.open(folder)
     experiment, summary = run.experiment(), run.summary() or {}
     federation = assembly.check(experiment)
+    manifest, _ = Checkpoints(run.checkpoints).load()
     clients = []
     for number in range(experiment.run.clients):
         client = assembly.make_client(experiment, federation, number)
-        client.load_state(client_files(run.checkpoints, number).load(rounds - 1))
+        client.load_state(client_files(run.checkpoints, manifest.states, number).load(rounds - 1))
         clients.append(client)
     final = run.final()
     return Panel(title, summary["best_accuracy"], clients, final["prototypes"], final["class_ids"])

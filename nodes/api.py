@@ -17,7 +17,7 @@ from fedsim import config
 from fedsim.config import Experiment
 from fedsim.errors import UnknownName, UserError
 from fedsim.results.load import LoadedRun, load
-from nodes.cli.run import TARGETS, default_folder
+from nodes.cli._experiment import OPTIONS, build_experiment, default_folder
 from nodes.launchers.processes import die_with_parent
 
 _SECTIONS = ("run", "data", "model", "train", "cluster")
@@ -51,20 +51,11 @@ def build(
     method: str | None, method_options: Mapping[str, Any], preset: str | None, options: Mapping[str, Any]
 ) -> Experiment:
     """The experiment that these arguments mean, checked as on the command line."""
-    from fedsim.presets.tables import preset_layers
-
-    layers: list[dict[str, Any]] = list(preset_layers(preset)) if preset else []
-    if method is not None:
-        layers.append({"method": {"name": method}})
-    for name, value in options.items():
-        if name in _SECTIONS and isinstance(value, Mapping):
-            layers.append({name: dict(value)})
-        elif name in TARGETS:
-            section, key = TARGETS[name]
-            layers.append({section: {key: value}})
-        else:
-            raise UnknownName("option", name, [*TARGETS, *_SECTIONS, "method_options", "out", "preset", "verbose"])
-    return config.build([*layers, {"method": dict(method_options)}])
+    layers = [{name: dict(options[name])} for name in _SECTIONS if isinstance(options.get(name), Mapping)]
+    short = {name: value for name, value in options.items() if {name: value} not in layers}
+    for name in short.keys() - OPTIONS:
+        raise UnknownName("option", name, [*OPTIONS, *_SECTIONS, "method_options", "out", "preset", "verbose"])
+    return build_experiment(preset, method=method, layers=[*layers, {"method": dict(method_options)}], **short)
 
 
 def _execute(experiment: Experiment, folder: Path, *, in_process: bool, verbose: bool) -> None:

@@ -79,6 +79,8 @@ def run_as_python_would(argv: list[str]) -> int:
             sys.path[0] = str(Path(argv[0]).parent)
             runpy.run_path(argv[0], run_name="__main__")
     except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
 

@@ -7,7 +7,7 @@ it) up to 32×32 pixels in colour. It follows StyleGAN2 but for the per-pixel no
 alone decides the image.
 
 `tiny.safetensors` holds the weights in half precision; they are computed with in single precision. It was made
-with `fedsim.generators.train_tiny`, which says how and from what.
+with `benchmarks/train_tiny.py`, which says how and from what.
 
 Dimensions: N images, A anchors, H latent (w), L labels, I and O channels in and out.
 """

@@ -50,20 +50,11 @@ def googlenet(name: str, input_shape: tuple[int, ...], config: Model) -> Backbon
     return Backbone(nn.Sequential(ChannelsLast(), network), 1024)
 
 
-def mobilenet_v2(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
-    """The dropout of .2 before the classifier stays, as in the published groups."""
+def mobile(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
+    """As published, MobileNetV2 keeps the dropout of .2 before its classifier, EfficientNet loses it with it."""
     channels, _, _ = image_sides(name, input_shape)
-    network = _build("mobilenet_v2")
-    network.classifier = network.classifier[0]
-    _replace_first_conv(network.features[0], channels, config)
-    return Backbone(nn.Sequential(ChannelsLast(), network), 1280)
-
-
-def efficientnet_b0(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
-    """The dropout is part of the classifier and goes with it, as in the published group."""
-    channels, _, _ = image_sides(name, input_shape)
-    network = _build("efficientnet_b0")
-    network.classifier = nn.Identity()
+    network = _build({"MobileNetV2": "mobilenet_v2", "EfficientNetB0": "efficientnet_b0"}[name])
+    network.classifier = network.classifier[0] if name == "MobileNetV2" else nn.Identity()
     _replace_first_conv(network.features[0], channels, config)
     return Backbone(nn.Sequential(ChannelsLast(), network), 1280)
 
@@ -118,9 +109,9 @@ MODELS = {
     "ResNet101": Architecture(resnet, 32_000),
     "ResNet152": Architecture(resnet, 39_000),
     "GoogLeNet": Architecture(googlenet, 2000),
-    "MobileNetV2": Architecture(mobilenet_v2, 1400),
+    "MobileNetV2": Architecture(mobile, 1400),
     "ShuffleNetV2": Architecture(shufflenet_v2, 930),
-    "EfficientNetB0": Architecture(efficientnet_b0, 2100),
+    "EfficientNetB0": Architecture(mobile, 2100),
     "ViT-B/16": Architecture(vit, 18_000),
     "ViT-B/32": Architecture(vit, 11_000),
 }

@@ -1,4 +1,4 @@
-"""The command `fedsim`. Every module of this package is a subcommand; none is imported before it is asked for."""
+"""The command `fedsim`. Modules of this package are its subcommands; none is imported before it is asked for."""
 
 import importlib
 import pkgutil
@@ -17,7 +17,8 @@ class LazyGroup(click.Group):
     """`fedsim --help` must not wait for torch."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+        found = (module.name for module in pkgutil.iter_modules(__path__))
+        return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):

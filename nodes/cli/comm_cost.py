@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedsim import config
 from fedsim.errors import UserError
-from nodes.cli.run import TARGETS
+from nodes.cli._experiment import OPTIONS
 
 if TYPE_CHECKING:
     from fedsim.costs.measured import SettingCosts
@@ -34,7 +34,7 @@ Examples:
 """
 
 _OF_A_RUN = ("data_dir", "partition", "beta", "classes_per_client", "feature_dim", "batch_size", "seed")
-_TARGETS = {name: TARGETS[name] for name in _OF_A_RUN} | {"heartbeat": ("cluster", "heartbeat_seconds")}
+_TARGETS = {name: OPTIONS[name][:2] for name in _OF_A_RUN} | {"heartbeat": ("cluster", "heartbeat_seconds")}
 
 
 @click.command(epilog=_EXAMPLES, context_settings={"show_default": True})

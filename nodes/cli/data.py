@@ -9,7 +9,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from nodes.cli.run import build_experiment, seed_option
+from nodes.cli._experiment import build_experiment, experiment_options
+from nodes.client.options import id_range
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,10 @@ Examples:
   fedsim data show --config runs/some/config.toml
 """
 
+_DECIDE = (
+    *("dataset", "data_dir", "clients", "partition", "beta", "classes_per_client", "batch_size", "seed"),
+    "method",
+)
 _OWN = (
     "Your own: the path of a folder of class folders with images, of an .npz or .csv file, or of a PFLlib folder; "
     "./FILE.py:FUNCTION; hf:NAME_OR_PATH for Hugging Face. docs/data.md has the details."
@@ -47,25 +52,17 @@ def list_datasets() -> None:
     console.print(_OWN)
 
 
-@command.command("show", epilog=_EXAMPLES)
-@click.option("--dataset", help="Name of a data set, or your own: a path, ./FILE.py:FUNCTION, hf:NAME.")
-@click.option("--data-dir", help="Where to look for data first.")
-@click.option("--clients", type=int, help="Number of clients.")
-@click.option("--partition", help="dirichlet, pathological or iid.")
-@click.option("--beta", type=float, help="Concentration of the Dirichlet partition.")
-@click.option("--classes-per-client", type=int, help="Of the pathological partition.")
-@click.option("--batch-size", type=int, help="The published least size of a client depends on it.")
-@seed_option
-@click.option("--method", help="Some methods keep public samples or a test set apart.")
-@click.option("--preset", help="Start from a table's settings or a cell: NAME, NAME/LABEL,LABEL.")
-@click.option("--config", "config_file", type=Path, help="A TOML file, such as a run's config.toml.")
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Any option by its name.")
+@command.command("show", epilog=_EXAMPLES, params=experiment_options(*_DECIDE))
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("partition"), show_default=True,
     help="Folder for the pictures.",
 )  # fmt: skip
 def show(out: Path, **options: Any) -> None:
-    """Draw a partition and print what every client holds; without options, that of `fedsim run`."""
+    """Draw a partition and print what every client holds; without options, that of `fedsim run`.
+
+    The published least size of a client depends on the batch size, and some methods keep public samples or a test
+    set apart.
+    """
     experiment = build_experiment(**options)
 
     from fedsim.data import Federation
@@ -140,7 +137,11 @@ def _classes_table(federation: Federation, train_MC: np.ndarray, counts_MC: np.n
     table.add_column("samples", justify="right", no_wrap=True)
     table.add_column("clients that train on it", justify="right", no_wrap=True)
     for (samples, holders), labels in sorted(alike.items(), key=lambda item: item[1]):
-        named = ", ".join(map(dataset.class_name, labels)) if dataset.class_names else _ranges(labels)
+        named = (
+            ", ".join(map(dataset.class_name, labels))
+            if dataset.class_names
+            else id_range(labels).replace(",", ", ")
+        )
         table.add_row(named, f"{samples:,}", str(holders))
     return table
 
@@ -157,14 +158,3 @@ def _summary(train_MC: np.ndarray, counts_MC: np.ndarray) -> str:
         f"imbalance {sizes_M.max() / sizes_M.min():.1f}; {(train_MC > 0).sum():,} (client, class) pairs to train "
         f"on; distance from iid {distance_M.mean():.2f} (0: iid, 1: nothing in common)."
     )
-
-
-def _ranges(labels: list[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"."""
-    runs: list[list[int]] = []
-    for label in labels:
-        if runs and runs[-1][-1] == label - 1:
-            runs[-1].append(label)
-        else:
-            runs.append([label])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedsim.errors import UserError
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from fedsim.models.flops import Profile
 
 BILLION = 1e9
-CIFAR100 = ((3, 32, 32), 100)
-FASHION_MNIST = ((1, 28, 28), 10)
-SPIRAL = ((2,), 6)
 
 
 @click.group()
@@ -64,11 +61,9 @@ def show(
     dataset: str | None,
     input_size: str | None,
     classes: int | None,
-    feature_dim: int,
-    feature_mapping: Literal["published", "pool", "project"],
-    cifar_stem: bool,
     clients: int,
     flop_factor: float,
+    **options: Any,
 ) -> None:
     """Show what the models of GROUP cost, who gets them, and the FLOPs of a round.
 
@@ -80,14 +75,11 @@ def show(
 
     if dataset and input_size:
         raise UserError("--dataset and --input both set the input size; give one of them.")
-    if dataset:
-        input_shape, num_classes = _dataset_task(dataset)
-    else:
-        input_shape, num_classes = _published_task(group)
-        input_shape = _parse_size(input_size) if input_size else input_shape
+    input_shape, num_classes = _dataset_task(dataset) if dataset else _published_task(group)
+    if input_size:
+        input_shape = _parse_size(input_size)
     num_classes = classes or num_classes
-    config = Model(group=group, feature_dim=feature_dim, feature_mapping=feature_mapping, cifar_stem=cifar_stem)
-    profiles = flops.profile_group(config, input_shape, num_classes)
+    profiles = flops.profile_group(Model(group=group, **options), input_shape, num_classes)
 
     size = "x".join(map(str, input_shape))
     console = Console()
@@ -101,9 +93,8 @@ def show(
 
 
 def _entries_table(title: str, profiles: list[Profile], num_clients: int) -> Table:
-    table = Table(title=title)
-    for heading in ("model", "parameters", "forward FLOPs", "features", "head", "clients"):
-        table.add_column(heading, justify="right" if heading in ("parameters", "forward FLOPs") else "left")
+    counts = (Column(heading, justify="right") for heading in ("parameters", "forward FLOPs"))
+    table = Table("model", *counts, "features", "head", "clients", title=title)
     for index, profile in enumerate(profiles):
         table.add_row(
             profile.name,
@@ -126,23 +117,20 @@ def _round_table(profiles: list[Profile], input_shape: tuple[int, ...], num_clie
     if input_shape == flops.PUBLISHED_SHAPE and set(names) <= flops.PUBLISHED_FLOPS.keys():
         columns["paper's Table 8"] = [flops.PUBLISHED_FLOPS[name] for name in names]
 
-    table = Table(title=f"FLOPs of a round in billions, one sample at each of {num_clients} clients")
-    table.add_column("")
-    for heading in columns:
-        table.add_column(heading, justify="right")
+    title = f"FLOPs of a round in billions, one sample at each of {num_clients} clients"
+    table = Table("", *(Column(heading, justify="right") for heading in columns), title=title)
     rows: list[tuple[str, float, bool]] = [
         ("forward passes", 1.0, False),
         (f"× {factor:g}", factor, False),
         (f"× {factor:g}, with {names[auxiliary]} as auxiliary (FML, FedKD)", factor, True),
     ]
     for label, times, with_auxiliary in rows:
-        cells = []
-        for forward in columns.values():
-            total = flops.round_flops(forward, num_clients, times)
-            if with_auxiliary:
-                total += flops.round_flops([forward[auxiliary]], num_clients, times)
-            cells.append(f"{total / BILLION:.3f}")
-        table.add_row(label, *cells)
+        totals = (
+            flops.round_flops(forward, num_clients, times)
+            + with_auxiliary * flops.round_flops([forward[auxiliary]], num_clients, times)
+            for forward in columns.values()
+        )
+        table.add_row(label, *(f"{total / BILLION:.3f}" for total in totals))
     return table
 
 
@@ -155,12 +143,13 @@ def _dataset_task(name: str) -> tuple[tuple[int, ...], int]:
 
 
 def _published_task(group: str) -> tuple[tuple[int, ...], int]:
+    from fedsim.data.sources.known import sizes_of
     from fedsim.models import cnn, groups
 
     models = {entry.model for entry in groups.entries(group)}
-    if models == {"MLP"}:
-        return SPIRAL
-    return FASHION_MNIST if models <= cnn.HTCNN8.keys() else CIFAR100
+    sizes = sizes_of("spiral" if models == {"MLP"} else "fmnist" if models <= cnn.HTCNN8.keys() else "cifar100")
+    assert sizes is not None
+    return sizes.input_shape, sizes.num_classes
 
 
 def _parse_size(text: str) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def command(
     """
     from fedsim import config, presets
     from fedsim.errors import UserError
-    from nodes.tools.batch import Batch, Interrupted, Job, parse_seeds, print_comparison, refuse_seed_setting
+    from nodes.tools.batch import Batch, Job, parse_seeds, refuse_seed_setting
 
     table = presets.load(name)
     everything = table.cells()
@@ -91,21 +91,15 @@ def command(
     jobs = [Job(f"{cell.name}, seed {seed}", experiment(cell, seed)) for seed in numbers for cell in chosen]
     console.print(_announcement(name, scale, [job.experiment for job in jobs]), soft_wrap=True)
     batch = Batch(out, jobs, console, quiet=quiet)
-    try:
-        batch.run()
-    except Interrupted as stop:
-        console.print(str(stop), soft_wrap=True)
+    if not batch.run():
         return 130
 
     def rows(cells: list[Cell]) -> list[Row]:
         return [_row(batch, cell, [experiment(cell, s) for s in numbers] if cell.is_run else []) for cell in cells]
 
     shown = [cell for cell in everything if cell in chosen or not (cell.is_run or words)]
-    print_comparison(console, compare(name, scale, settings, rows(shown)))
-    # The files hold all that is finished, whatever part was asked for this time.
-    for path in compare(name, scale, settings, rows(everything)).write(out / f"{name}-{scale}"):
-        console.print(f"wrote {path}", soft_wrap=True)
-    return 1 if batch.failures else 0
+    some, all_of_it = (compare(name, scale, settings, rows(cells)) for cells in (shown, everything))
+    return batch.conclude(some, all_of_it, out / f"{name}-{scale}")
 
 
 def build_cell(
@@ -161,8 +155,8 @@ def _row(batch: Batch, cell: Cell, experiments: list[Experiment]) -> Row:
 
 def _announcement(name: str, scale: str, experiments: list[Experiment]) -> str:
     from fedsim.presets import cost, quick
-    from nodes.tools.batch import num_runs
+    from fedsim.results.wording import counted
 
     time = cost.duration(cost.seconds(experiments, cost.machine_speed()))
-    text = f"{name} at {scale} scale: {num_runs(len(experiments))}, about {time} of training on this machine"
+    text = f"{name} at {scale} scale: {counted(len(experiments), 'run')}, about {time} of training on this machine"
     return f"{text}. Quick scale: {quick.RULE}." if scale == "quick" else f"{text}."

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from nodes.cli.run import build_experiment, experiment_options
+from nodes.cli._experiment import OPTIONS, build_experiment, experiment_options
 
 _EXAMPLES = """
 \b
@@ -21,27 +21,20 @@ Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report 
 """
 
 
-@click.command(epilog=_EXAMPLES)
-@experiment_options
+@click.command(epilog=_EXAMPLES, params=experiment_options(*(name for name in OPTIONS if name != "seed")))
 @click.option("--vary", multiple=True, required=True, metavar="SECTION.KEY=A,B,C", help="Values to try.")
 @click.option("--seeds", default="1,2,3", show_default=True, help="One run of each combination for each seed.")
-@click.option(
-    "--metric", default="accuracy", show_default=True, help="Column of metrics.csv; the best round counts."
-)
+@click.option("--metric", default="accuracy", show_default=True, help="Column of metrics.csv.")
 @click.option("--out", type=Path, default=Path("runs/sweep"), show_default=True, help="Folder of all runs.")
 @click.option("--quiet", is_flag=True, help="No live view of a run.")
 def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bool, **options: Any) -> int:
-    """Run all combinations of the values given with --vary, for several seeds, and compare their best rounds."""
-    from fedsim.results.report.comparison import Comparison, Row
-    from nodes.tools.batch import (
-        Batch,
-        Interrupted,
-        Job,
-        parse_seeds,
-        prepare,
-        print_comparison,
-        refuse_seed_setting,
-    )
+    """Run all combinations of the values given with --vary, for several seeds, and compare them.
+
+    Of an accuracy the best round counts, of any other metric the last.
+    """
+    from fedsim.metrics import describe
+    from fedsim.results.report.comparison import COUNTS, Comparison, Row
+    from nodes.tools.batch import Batch, Job, parse_seeds, prepare, refuse_seed_setting
 
     settings = options.pop("settings")
     refuse_seed_setting(settings)
@@ -57,24 +50,18 @@ def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bo
         for seed in numbers
         for combination in combinations
     ]
-    console = Console(highlight=False)
-    batch = Batch(out, jobs, console, quiet=quiet, metric=metric)
-    try:
-        batch.run()
-    except Interrupted as stop:
-        console.print(str(stop), soft_wrap=True)
+    batch = Batch(out, jobs, Console(highlight=False), quiet=quiet, metric=metric)
+    if not batch.run():
         return 130
     rows = []
     for combination in combinations:
         labels = dict(text.split("=", 1) for text in combination)
         measured, note = batch.measured([experiment(combination, seed) for seed in numbers], metric)
         rows.append(Row(labels, metric, measured, note=note))
-    notes = [f"Mean and population deviation over the seeds {seeds} of the best round."]
+    which = COUNTS[describe(metric).is_share].removesuffix(" (%)")
+    notes = [f"{describe(metric).title}: mean and population deviation over the seeds {seeds} of the {which}."]
     summary = Comparison(f"Sweep over {' and '.join(labels)}", "", notes, rows)
-    print_comparison(console, summary)
-    for path in summary.write(out / "summary"):
-        console.print(f"wrote {path}", soft_wrap=True)
-    return 1 if batch.failures else 0
+    return batch.conclude(summary, summary, out / "summary")
 
 
 def _values(text: str) -> list[str]:

@@ -15,25 +15,22 @@ from typing import Literal
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedsim import own_files
 from fedsim.config import Experiment, to_layer
 from fedsim.errors import FedsimError, UserError
+from fedsim.metrics import describe
 from fedsim.results.folder import RunFolder
 from fedsim.results.load import load
-from fedsim.results.report.comparison import Comparison, Measured, best_of_rounds
+from fedsim.results.report.comparison import Comparison, Measured, number_of
 from fedsim.results.wording import counted
 
 State = Literal["finished", "begun", "new"]
 
 _CHECKPOINTS_PER_RUN = 20
 _LEAST_ROUNDS_BETWEEN_CHECKPOINTS = 5
-
-
-class Interrupted(Exception):
-    """The user wants to stop; what has been run so far is kept."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,16 @@ class Batch:
         # The same experiment under several names is one run.
         self._jobs = list({folder_of(out, job.experiment): job for job in jobs}.items())
 
-    def run(self) -> None:
-        """Run all that is not finished. A run that fails is reported, and the others go on."""
+    def run(self) -> bool:
+        """Run all that is not finished. A run that fails is reported, and the others go on. False: the user
+        stopped it; what has been run so far is kept."""
         from nodes.launchers import zygote
 
         zygote.preload()
         states = {path: state_of(path, job.experiment) for path, job in self._jobs}
         todo = [(path, job) for path, job in self._jobs if states[path] != "finished"]
         counts = [f"{sum(s == kind for s in states.values())} {kind}" for kind in ("finished", "begun", "new")]
-        self._say(f"{num_runs(len(self._jobs))} in {self.out}: {', '.join(counts)}")
+        self._say(f"{counted(len(self._jobs), 'run')} in {self.out}: {', '.join(counts)}")
         for path, _ in self._jobs:
             if states[path] == "finished":
                 self._require_metric(path)
@@ -78,18 +76,21 @@ class Batch:
             started = time.monotonic()
             try:
                 self._run(path, job.experiment, resume=states[path] == "begun")
-            except (Interrupted, KeyboardInterrupt):
-                left = len(todo) - number + 1
-                raise Interrupted(f"stopped with {num_runs(left)} to go; the same command goes on.") from None
+            except KeyboardInterrupt:
+                self._say(
+                    f"stopped with {counted(len(todo) - number + 1, 'run')} to go; the same command goes on."
+                )
+                return False
             except FedsimError as error:
                 self.failures[path] = str(error)
             if reason := self.failures.get(path):
                 self._say(f"    failed: {reason}", style="red")
             else:
-                best = best_of_rounds(path, "accuracy")
+                best = number_of(path, "accuracy")
                 shown = "no accuracy" if best is None else f"best accuracy {best:.2f} %"
                 self._say(f"    {shown} in {time.monotonic() - started:.1f} s")
                 self._require_metric(path)
+        return True
 
     def measured(self, experiments: Sequence[Experiment], metric: str) -> tuple[Measured | None, str]:
         """One number of each finished run, and a word on those that are not."""
@@ -98,12 +99,30 @@ class Batch:
             path = folder_of(self.out, experiment)
             if state_of(path, experiment) != "finished":
                 notes.append("failed" if path in self.failures else "not run")
-            elif (best := best_of_rounds(path, metric)) is None:
+            elif (number := number_of(path, metric)) is None:
                 notes.append(f"no {metric}")
             else:
-                values.append(best)
+                values.append(number)
         note = ", ".join(f"{notes.count(text)} {text}" for text in dict.fromkeys(notes))
-        return (Measured(tuple(values)) if values else None), note
+        return (Measured(tuple(values), describe(metric).is_share) if values else None), note
+
+    def conclude(self, shown: Comparison, written: Comparison, stem: Path) -> int:
+        """Show a table, write one (of all that is finished, whatever part was asked for), give the exit code."""
+        headings, cells = shown.grid()
+        is_number = [heading.endswith(("(%)", "round", "runs", "difference")) for heading in headings]
+        columns = [
+            Column(text, justify="right" if it else "left") for text, it in zip(headings, is_number, strict=True)
+        ]
+        table = Table(*columns, box=None, pad_edge=False)
+        for row in cells:
+            table.add_row(*map(Text, row))
+        self._say(f"\n{shown.title}", style="bold")
+        self._console.print(table)
+        for note in shown.notes:
+            self._say(note, style="dim")
+        for path in written.write(stem):
+            self._say(f"wrote {path}")
+        return 1 if self.failures else 0
 
     def _run(self, path: Path, experiment: Experiment, *, resume: bool) -> None:
         from fedsim import assembly
@@ -125,7 +144,7 @@ class Batch:
             launcher.run()
         finally:
             if launcher.interrupted:  # whatever else it has to say
-                raise Interrupted
+                raise KeyboardInterrupt
         summary = folder.summary()
         if summary and summary["completed"]:
             shutil.rmtree(folder.checkpoints, ignore_errors=True)  # a finished run is never resumed
@@ -185,10 +204,6 @@ def state_of(path: Path, experiment: Experiment) -> State:
     return "finished" if summary and summary["completed"] else "begun"
 
 
-def num_runs(count: int) -> str:
-    return counted(count, "run")
-
-
 def refuse_seed_setting(settings: Sequence[str]) -> None:
     """One seed for all would run the same experiment once for each of --seeds."""
     if any(text.partition("=")[0].strip() == "run.seed" for text in settings):
@@ -200,21 +215,6 @@ def parse_seeds(text: str) -> list[int]:
     if not all(seed.strip().isdecimal() for seed in seeds):
         raise UserError(f"--seeds wants whole numbers separated by commas such as 1,2,3, not {text!r}.")
     return list(dict.fromkeys(int(seed) for seed in seeds))
-
-
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """The closing table of a sweep or of a paper's table."""
-    headings, cells = comparison.grid()
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading.endswith("(%)") else "left")
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console.print()
-    console.print(Text(comparison.title, style="bold"), soft_wrap=True)
-    console.print(table)
-    for note in comparison.notes:
-        console.print(Text(note, style="dim"), soft_wrap=True)
 
 
 def _check_data(experiments: Sequence[Experiment]) -> None:

@@ -10,7 +10,7 @@ from commands import METHODS, PROJECT, TINY, Run, Shell, Start, bits, events, ev
 from safetensors.numpy import load_file
 
 from fedsim.results.folder import RunFolder
-from nodes.cli.run import build_experiment
+from nodes.cli._experiment import build_experiment
 
 NUM_CLIENTS, NUM_CLASSES, FEATURE_DIM, NUM_ROUNDS = 4, 6, 3, 3
 HALF = (*METHODS["fedtgp"], "--participation", "0.5")

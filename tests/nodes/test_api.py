@@ -10,7 +10,7 @@ import fedsim
 from fedsim.config import Experiment
 from fedsim.errors import UnknownName, UserError
 from nodes import api
-from nodes.cli.run import build_experiment
+from nodes.cli._experiment import build_experiment
 
 SLOW_START_SECONDS = 240.0
 """Each run of the API starts interpreters of its own, which import torch."""

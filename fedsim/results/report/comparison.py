@@ -1,4 +1,4 @@
-"""What several runs amount to: the best round of each, mean and deviation over seeds, beside a paper's numbers."""
+"""What several runs amount to: one number of each, mean and deviation over seeds, beside a paper's numbers."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,17 +7,21 @@ from pathlib import Path
 
 from pandas import DataFrame
 
+from fedsim.metrics import describe
 from fedsim.presets.tables import Printed
 from fedsim.results.load import load
 
 PERCENT = 100.0
+COUNTS = {True: "best round (%)", False: "last round"}
+"""Of a share and of any other number: whether more or less of it is better, nobody says."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One number per seed, in percent."""
+    """One number per seed."""
 
     values: tuple[float, ...]
+    in_percent: bool = True
 
     @property
     def mean(self) -> float:
@@ -29,8 +33,9 @@ class Measured:
         return statistics.pstdev(self.values)
 
     def __str__(self) -> str:
+        shape = ".2f" if self.in_percent else ".4g"
         # A single run has no deviation, rather than one of 0.
-        return f"{self.mean:.2f}" + (f" ± {self.deviation:.2f}" if len(self.values) > 1 else "")
+        return f"{self.mean:{shape}}" + (f" ± {self.deviation:{shape}}" if len(self.values) > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Comparison:
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Headings and cells as text, without columns that would say nothing."""
         several_metrics = len({row.metric for row in self.rows}) > 1
-        ours = f"ours, {self.scale} (%)" if self.scale else "best round (%)"
+        ours = f"ours, {self.scale} (%)" if self.scale else COUNTS[describe(self.rows[0].metric).is_share]
         cells = [
             {
                 **row.labels,
@@ -115,10 +120,12 @@ class Comparison:
         return paths
 
 
-def best_of_rounds(folder: Path, metric: str) -> float | None:
-    """The best of a column of metrics.csv, in percent; None where the run never had one."""
+def number_of(folder: Path, metric: str) -> float | None:
+    """What counts of a column of metrics.csv; None where the run never had one."""
     found = load(folder).best_and_last(metric)
-    return PERCENT * found.best if found else None
+    if found is None:
+        return None
+    return PERCENT * found.best if describe(metric).is_share else found.last
 
 
 def _markdown_line(cells: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import torch
 import fedsim
 from fedsim.errors import UserError
 from fedsim.generators import choose_labels, labelled_pairs, load
+from fedsim.generators.tiny import TinyNetwork
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -171,3 +172,15 @@ def test_nobody_imports_generators_at_module_level():
                 source = getattr(node, "module", None) or ""
                 imported = [f"{source}.{name}" if source else name for name in names]
                 assert not any(name.startswith("fedsim.generators") for name in imported), path
+
+
+def test_the_noise_mixes_the_anchors_of_the_label():
+    network = TinyNetwork()
+    network.mapping.anchors_LAH[7, 3, :] = 2.0
+    network.mapping.anchors_LAH[7, 4, 0] = 2.0
+    noise = torch.full((2, 10), -100.0)
+    noise[0, 3] = 100  # all of anchor 3
+    noise[1, 3] = noise[1, 4] = 100  # half of each: (2, 1, 1, …), mean square (4 + 127) / 128
+    found = network.mapping(noise, torch.tensor([7, 7]))
+    assert torch.allclose(found[0], torch.ones(128))
+    assert found[1, :2].tolist() == pytest.approx([2 / (131 / 128) ** 0.5, 1 / (131 / 128) ** 0.5])

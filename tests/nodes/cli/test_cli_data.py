@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from fedsim.errors import UserError
 from fedsim.results.load import load
 from fedsim.results.report import tables
-from nodes.cli.data import _ranges, command
+from nodes.cli.data import command
 from nodes.cli.run import command as run_command
 
 
@@ -52,10 +52,12 @@ def test_show_has_the_defaults_of_run_and_the_counts_of_its_report(tmp_path):
         ["--in-process", "--method", "local", "--rounds", "1", "--no-report", "--out", str(tmp_path / "run")],
     )
     assert done.exit_code == 0, done.output
-    clients = tables.clients(load(tmp_path / "run"))
-    wanted = [
-        [row["client"], row["train"], row["test"], row["train"] + row["test"], row["classes"]] for row in clients
-    ]
+    table = tables.clients(load(tmp_path / "run"))
+    wanted = []
+    for row in table.rows:
+        client, train, test, classes = (int(row[column]) for column in (0, 2, 3, 4))
+        wanted.append([client, train, test, train + test, classes])
+    assert table.headings[:5] == ["client", "model", "train", "test", "classes"]
     assert [list(map(int, row[:5])) for row in shown] == wanted
 
 
@@ -99,7 +101,3 @@ def test_list_names_the_data_sets():
     output = run("list").output
     assert all(name in output for name in ("cifar10", "cifar100", "digits", "flowers102", "fmnist"))
     assert all(name in output for name in ("mnist", "spiral", "svhn", "tiny_imagenet"))
-
-
-def test_ranges():
-    assert _ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"

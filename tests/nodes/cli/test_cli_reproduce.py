@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from commands import PROJECT, Command, Start, bits, events_of, wait_for
 
+from fedsim.results.load import load
+
 SLOW_SECONDS = 240.0
 """A batch is several runs; only a failing test waits that long."""
 
@@ -150,6 +152,12 @@ def test_a_sweep_compares_values_over_seeds(fedsim, tmp_path: Path) -> None:
     more = fedsim(*words[:-1], "1,2,3", *TINY, "--rounds", "2", "--out", out)
     assert more.wait(SLOW_SECONDS) == 0, more.stdout
     assert "8 finished, 0 begun, 4 new" in more.stdout
+    # What is no accuracy is a plain number, as it was in the last round.
+    loss = fedsim(*words[:-1], "1", *TINY, "--rounds", "2", "--out", out, "--metric", "train_loss")
+    assert loss.wait(SLOW_SECONDS) == 0, loss.stdout
+    assert "last round" in loss.stdout and "%)" not in loss.stdout
+    last = {load(path).best_and_last("train_loss").last for path in out.glob("*-seed1-*")}
+    assert {float(row["ours_mean"]) for row in table_of(out / "summary.csv")} == last
 
 
 def test_a_sweep_stops_at_the_first_run_that_lacks_the_metric(fedsim, tmp_path: Path) -> None:

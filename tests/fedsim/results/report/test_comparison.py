@@ -3,9 +3,11 @@
 import csv
 
 import pytest
+from made_run import make_run
 
 from fedsim.presets import Printed
-from fedsim.results.report.comparison import Comparison, Measured, Row
+from fedsim.results.load import load
+from fedsim.results.report.comparison import Comparison, Measured, Row, number_of
 
 ROWS = [
     Row({"method": "FedTGP", "setting": "a|b"}, "accuracy", Measured((90.0, 94.0)), Printed(97.58, 0.05)),
@@ -37,6 +39,22 @@ def test_the_grid_has_only_columns_that_say_something():
     headings, cells = Comparison("t", "", [], sweep).grid()
     assert headings == ["method.tau", "metric", "best round (%)", "runs"]
     assert cells[1] == ["2", "server accuracy", "", "0"]
+
+
+def test_what_is_no_share_is_no_percentage():
+    loss = Measured((0.01234, 0.01236), in_percent=False)
+    assert str(loss) == "0.01235 ± 1e-05"
+    headings, cells = Comparison("t", "", [], [Row({"train.lr": "1"}, "train_loss", loss)]).grid()
+    assert headings == ["train.lr", "last round", "runs"] and cells == [["1", "0.01235 ± 1e-05", "2"]]
+
+
+def test_the_best_round_of_a_share_counts_and_the_last_of_another_number(tmp_path):
+    path = make_run(tmp_path / "run")
+    run = load(path)
+    for metric in ("accuracy", "server_loss"):
+        known = run.series(metric)
+        assert number_of(path, metric) == (100 * known.max() if metric == "accuracy" else known.iloc[-1])
+    assert number_of(path, "nothing") is None
 
 
 def test_files(tmp_path):

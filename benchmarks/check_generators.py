@@ -1,4 +1,4 @@
-"""Checks the StyleGAN reader against a folder of snapshots: `python -m fedsim.generators.check FOLDER`.
+"""Checks the StyleGAN reader against a folder of snapshots: `python -m benchmarks.check_generators FOLDER`.
 
 A snapshot `<name>.pkl` with a `<name>.expected.npz` beside it must give the arrays in there, which the official
 programs computed; every other .pkl must be refused. Files are read in an empty working directory, and a file

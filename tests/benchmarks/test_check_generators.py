@@ -7,7 +7,8 @@ import pytest
 import stylegan_snapshots as snapshots
 import torch
 
-from fedsim.generators import check, load
+from benchmarks import check_generators as check
+from fedsim.generators import load
 
 
 @pytest.fixture

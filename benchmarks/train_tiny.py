@@ -1,4 +1,4 @@
-"""Trains the embedded generator: `python -m fedsim.generators.train_tiny flowers102.npz OUT.safetensors`.
+"""Trains the embedded generator: `python -m benchmarks.train_tiny flowers102.npz OUT.safetensors`.
 
 The file holds `x_train` (N, h, w, 3) uint8, square, a multiple of 32 pixels wide, and `y_train` (N,) labels
 below 102, as of the Oxford Flowers 102 data set (Nilsback and Zisserman, 2008). Images are averaged down to
