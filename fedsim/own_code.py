@@ -27,6 +27,9 @@ from fedsim.errors import UnknownName, UserError
 ORIGINS = "origins.json"
 """Beside copies: {name of the copy: {"from": the place it was copied from, "sha256": its hash}}."""
 
+MODULE_PREFIX = "fedsim_own_"
+"""Of the names that files have among Python's modules."""
+
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _allowed: Mapping[str, str] | None = None  # None: everything, because it is the user who names it
 
@@ -43,6 +46,12 @@ def split(text: str) -> tuple[str, str]:
         return text, ""
     place, _, name = text.rpartition(":")
     return place, name
+
+
+def label(text: str) -> str:
+    """What it is called wherever its file lies: `nets.py:Small`. Whatever is no file stays as it is."""
+    place, name = split(text)
+    return f"{Path(place).name}:{name}" if place.endswith(".py") else text
 
 
 def load(place: str, name: str) -> Any:
@@ -112,10 +121,15 @@ def explained(doing: str, file: Path) -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        what = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-        line = _line_in(file, error)
-        raise UserError(f"{doing} ({f'line {line}, ' if line else ''}{what}); mend it and try again.") from error
+        raise UserError(f"{doing} ({described(error, file)}); mend it and try again.") from error
+
+
+def described(error: BaseException, file: Path) -> str:
+    """`line 3, ValueError: …`, with the last line of `file` that was run, if any was."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    what = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    line = _line_in(file, error)
+    return f"line {line}, {what}" if line else what
 
 
 def _here(place: str) -> str:
@@ -129,7 +143,7 @@ def _load_file(place: str) -> ModuleType:
     # Path and content in the name: two files called data.py, or one that was edited, are different modules.
     first = original(path)
     digest = hashlib.sha256(str(first).encode() + b"\0" + source).hexdigest()[:16]
-    name = f"fedsim_own_{path.stem}_{digest}"
+    name = f"{MODULE_PREFIX}{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     shown = first if first.read_bytes() == source else path  # in tracebacks

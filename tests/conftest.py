@@ -47,15 +47,6 @@ class Server(fedproto.Server):
         return step
 '''
 
-RUNNER = """
-import sys
-import fedsim.methods
-fedsim.methods.__path__.append(sys.argv.pop(1))
-from nodes.cli import execute
-from nodes.cli.run import command
-execute(command)
-"""
-
 
 @pytest.fixture(scope="session")
 def command_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -97,12 +88,8 @@ def run_changed(python: Start, tmp_path: Path) -> Callable[..., Run]:
     `source` of its own."""
 
     def start(*options: str, client: str = "pass", server: str = "pass", source: str = "") -> Run:
-        (tmp_path / "methods").mkdir()
-        source = source or CHANGED_METHOD.format(client=client, server=server)
-        (tmp_path / "methods" / "bad.py").write_text(source)
-        (tmp_path / "runner.py").write_text(RUNNER)
-        experiment = (*TINY, "--method", "bad", "--out", "run")
-        return Run(python(tmp_path / "runner.py", tmp_path / "methods", *experiment, *options), tmp_path / "run")
+        (tmp_path / "bad.py").write_text(source or CHANGED_METHOD.format(client=client, server=server))
+        return start_run(python, tmp_path / "run", "--method", "./bad.py", *options)
 
     return start
 

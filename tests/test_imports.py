@@ -124,7 +124,7 @@ print(*sorted(name for name in sys.modules if name.split(".")[0] in ours))
 """
 
 
-def test_a_client_never_loads_a_generator(python: Start, tmp_path: Path) -> None:
+def test_a_client_never_loads_a_generator_nor_methods_that_it_may_not_need(python: Start, tmp_path: Path) -> None:
     """Generators belong to the server; a client must not pay for them, and cannot look into them."""
     (tmp_path / "probe.py").write_text(PROBE)
     loaded = set(python(tmp_path / "probe.py", fresh=True).succeed().stdout.split())

@@ -32,7 +32,7 @@ def names() -> list[str]:
 @cache
 def installed() -> dict[str, str]:
     """Methods of installed packages: name -> module. Nothing is imported."""
-    return {_plain(found.name): found.value for found in metadata.entry_points(group=ENTRY_POINTS)}
+    return {plain(found.name): found.value for found in metadata.entry_points(group=ENTRY_POINTS)}
 
 
 def canonical(name: str) -> str:
@@ -44,7 +44,7 @@ def canonical(name: str) -> str:
                 f"{name} would be called {label(name)}, as a method that comes with fedsim is; rename the file."
             )
         return name
-    wanted = _plain(name)
+    wanted = plain(name)
     if wanted in names():
         if wanted in installed():
             raise UserError(
@@ -66,7 +66,7 @@ def is_own(name: str) -> bool:
 
 def place_of(name: str) -> str | None:
     """The file or module in which a method outside fedsim lies; None for those that ship."""
-    return name if is_own(name) else installed().get(_plain(name))
+    return name if is_own(name) else installed().get(plain(name))
 
 
 def label(name: str) -> str:
@@ -100,8 +100,6 @@ def _completed(module: ModuleType, place: str, name: str) -> ModuleType:
         given = known.setdefault(half, base)
         if not (isinstance(given, type) and issubclass(given, base)):
             raise UserError(f"{half} in {place} is no class derived from {base.__module__}.{base.__name__}.")
-    if missing := sorted(client.__abstractmethods__):
-        raise UserError(f"Client in {place} does not define {' and '.join(missing)}; every client needs them.")
     if "contract" not in known:
         if any(_overrides(client, method.Client, sends) for sends in ("upload", "setup")):
             raise UserError(
@@ -118,5 +116,6 @@ def _overrides(kind: type, base: type, name: str) -> bool:
     return getattr(kind, name) is not getattr(base, name)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """Spellings that mean the same."""
     return name.lower().replace("-", "_")

@@ -9,6 +9,7 @@ in them like any other: `CNN,./nets.py:Small,timm:mobilenetv3_small_050`.
 from dataclasses import dataclass
 from functools import cache
 
+from fedsim import own_code
 from fedsim.config import Model
 from fedsim.errors import UnknownName, UserError
 from fedsim.models import cnn, own, resnet_small, torchvision_zoo
@@ -53,7 +54,7 @@ class Entry:
     @property
     def name(self) -> str:
         """What people call it, and the name by which its first weights are drawn."""
-        return own.label(self.model) if self.is_elsewhere else self.group
+        return own_code.label(self.model) if self.is_elsewhere else self.group
 
     @property
     def group(self) -> str:
@@ -64,6 +65,16 @@ class Entry:
 def group_names() -> list[str]:
     """Everything that `model.group` may be, or list."""
     return [*GROUPS, *MODELS]
+
+
+def is_known(name: str) -> bool:
+    """Whether this is a group or a model of the zoo."""
+    return _key(name.partition(":")[0]) in _NAMES
+
+
+def label(group: str) -> str:
+    """A group as people call it, wherever files of own models lie."""
+    return ",".join(own_code.label(part) for part in group.split(","))
 
 
 @cache

@@ -70,12 +70,6 @@ def is_elsewhere(text: str) -> bool:
     return place in (TIMM, TORCHVISION) or (own_code.names_code(text) and not name.isdecimal())
 
 
-def label(text: str) -> str:
-    """What a model is called wherever its file lies: `nets.py:Small`. Its first weights are drawn by that name."""
-    place, name = own_code.split(text)
-    return f"{Path(place).name}:{name}" if place.endswith(".py") else text
-
-
 def build(text: str, input_shape: tuple[int, ...], num_classes: int, config: Model) -> Parts:
     """Made on the CPU whatever the device, because it must be tried. On torch's meta device, where experiments are
     checked before they start, the result has no memory, and the model is also tried as in training.
@@ -84,7 +78,7 @@ def build(text: str, input_shape: tuple[int, ...], num_classes: int, config: Mod
     device = torch.empty(0).device
     is_check = device.type == "meta"
     with torch.device("cpu"), torch.random.fork_rng(devices=[], enabled=is_check):
-        model = Candidate(label(text), _file(text), wish)
+        model = Candidate(own_code.label(text), _file(text), wish)
         parts = model.take_apart(_make(text, wish))
         if is_check:
             model.try_training(parts)
@@ -125,7 +119,7 @@ def _from_own_code(text: str, place: str, name: str, wish: Wish) -> nn.Module:
     with own_code.explained(f"{text} cannot be made", own_code.file_of(place)):
         network = maker(**_arguments(text, maker, wish))
     if not isinstance(network, nn.Module):
-        raise UserError(f"{text} makes a {type(network).__name__}, not a torch.nn.Module; return the network.")
+        raise UserError(f"{text} returns {type(network).__name__}, not a torch.nn.Module; return the network.")
     return network
 
 
@@ -147,11 +141,10 @@ def _arguments(text: str, maker: Callable[..., object], wish: Wish) -> dict[str,
 
 def _from_timm(name: str, wish: Wish) -> nn.Module:
     try:
+        import_torchvision()  # which timm imports, and which may need our help
         timm = importlib.import_module("timm")
-    except ModuleNotFoundError:
-        raise UserError(
-            f"timm:{name} needs timm, which is not installed: pip install 'fedsim-htfl[zoo]'."
-        ) from None
+    except ImportError as error:
+        raise UserError(f"timm:{name} needs timm ({error}); run: pip install 'fedsim-htfl[zoo]'.") from None
     _require_known(TIMM, name, timm.list_models())
     made: nn.Module = timm.create_model(
         name, pretrained=False, num_classes=wish.num_classes, in_chans=wish.input_shape[0]

@@ -19,6 +19,7 @@ import numpy as np
 from pandas import DataFrame, Series
 from safetensors import SafetensorError, safe_open
 
+from fedsim import methods
 from fedsim.config import Experiment, read_toml
 from fedsim.errors import UserError
 from fedsim.metrics import CLIENT_COLUMNS, ROUND_COLUMNS, BestAndLast, best_and_last, tests_of
@@ -58,7 +59,7 @@ class LoadedRun:
 
     @property
     def method(self) -> str:
-        return str(self.experiment.method["name"])
+        return methods.label(str(self.experiment.method["name"]))
 
     @property
     def title(self) -> str:

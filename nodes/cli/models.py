@@ -94,7 +94,7 @@ def show(
 
 def _entries_table(title: str, profiles: list[Profile], num_clients: int) -> Table:
     counts = (Column(heading, justify="right") for heading in ("parameters", "forward FLOPs"))
-    table = Table("model", *counts, "features", "head", "clients", title=title)
+    table = Table(Column("model", overflow="fold"), *counts, "features", "head", "clients", title=title)
     for index, profile in enumerate(profiles):
         table.add_row(
             profile.name,

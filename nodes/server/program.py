@@ -10,9 +10,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from fedsim import assembly, metrics
+from fedsim import assembly, metrics, own_code
 from fedsim.errors import UserError
-from fedsim.models.groups import entries
+from fedsim.models import groups
 from fedsim.results.folder import RunFolder
 from nodes.checkpoint import Checkpoints, Manifest
 from nodes.launchers.placement import use_server_device, use_server_threads
@@ -126,9 +126,9 @@ def results_summary(learner: Learner) -> dict[str, Any]:
     experiment = learner.experiment
     return {
         "method": experiment.method_name,
-        "dataset": experiment.data.dataset,
-        "model_group": experiment.model.group,
-        "architectures": [entry.name for entry in entries(experiment.model.group)],
+        "dataset": own_code.label(experiment.data.dataset),
+        "model_group": groups.label(experiment.model.group),
+        "architectures": [entry.name for entry in groups.entries(experiment.model.group)],
         "clients": experiment.run.clients,
         "rounds": len([row for row in learner.history if row["round"] != learner.last_round]),
         "seed": experiment.run.seed,

@@ -11,15 +11,6 @@ SMALL = (
     *("--set", "data.samples_per_class=40"),
 )
 
-RUNNER = """
-import sys
-import fedsim.methods
-fedsim.methods.__path__.append(sys.argv.pop(1))
-from nodes.cli import execute
-from nodes.cli.comm_cost import command
-execute(command)
-"""
-
 ODD_METHOD = '''
 """FedProto with one thing of its own."""
 from fedsim.method import About
@@ -33,13 +24,11 @@ ABOUT = About(title="Odd", paper="nobody", evaluation="none")
 
 @pytest.fixture
 def comm_cost(python: Start, tmp_path: Path) -> Callable[..., Command]:
-    """`comm_cost("--rounds", "2", change="...")`: with a method `odd` that differs from FedProto in the change."""
+    """`comm_cost("--rounds", "2", change="...")`: with a file odd.py that differs from FedProto in the change."""
 
     def start(*options: str, change: str = "") -> Command:
-        (tmp_path / "methods").mkdir()
-        (tmp_path / "methods" / "odd.py").write_text(ODD_METHOD.format(change=change))
-        (tmp_path / "runner.py").write_text(RUNNER)
-        return python(tmp_path / "runner.py", tmp_path / "methods", *SMALL, "--out", "cost", *options)
+        (tmp_path / "odd.py").write_text(ODD_METHOD.format(change=change))
+        return python("-m", "nodes", "comm-cost", *SMALL, "--out", "cost", *options)
 
     return start
 
@@ -74,7 +63,7 @@ def test_a_formula_that_is_wrong_fails(comm_cost: Callable[..., Command], tmp_pa
         "    return aggregate(self, round, uploads)\n"
         "rehearsal.Server.aggregate = short\n"
     )
-    command = comm_cost("--methods", "odd", change=change)
+    command = comm_cost("--methods", "./odd.py", change=change)
     assert command.wait() == 1
     assert "1 of 2 formulae equal the measured elements" in command.stdout
     table = {row["way"]: row for row in rows(tmp_path / "cost" / "comm_cost.csv")}
@@ -86,7 +75,7 @@ def test_a_method_that_cannot_work_here_is_an_error_when_it_is_asked_for(
     comm_cost: Callable[..., Command], tmp_path: Path
 ) -> None:
     change = "from fedsim.errors import UserError\ndef check(setting): raise UserError('odd wants images.')"
-    command = comm_cost("--methods", "odd", change=change)
+    command = comm_cost("--methods", "./odd.py", change=change)
     assert command.wait() == 2
     assert command.stderr == "error: odd wants images.\n" and not (tmp_path / "cost").exists()
 
@@ -97,7 +86,7 @@ def test_a_rehearsal_that_fails_says_which_and_why(comm_cost: Callable[..., Comm
         "from fedsim.contract import Contract, Field, Payload\n"
         "def contract(config): return Contract(up={'x': Field(Payload.LATENTS, 'H')})"
     )
-    command = comm_cost("--methods", "odd", change=change)
+    command = comm_cost("--methods", "./odd.py", change=change)
     assert command.wait() == 2
     assert command.stderr.splitlines()[-1].startswith("error: the rehearsal of odd stopped early: client ")
     assert "odd cannot be rehearsed: the size 'H' of its field 'x' is not known" in command.stderr

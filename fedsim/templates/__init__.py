@@ -1,0 +1,1 @@
+"""Files to start from: what `fedsim new` writes. Each works as it is."""
