@@ -165,7 +165,7 @@ def test_when_all_clients_die_with_nothing_saved_the_run_ends(running: Callable[
     os.kill(run.command.role("clients"), signal.SIGKILL)
     assert run.command.wait() == EXIT_LACKS_CLIENTS
     assert not run.command.alive()
-    assert re.match(r"round \d+ lacks [34] of 4 clients", run.summary["reason"])
+    assert re.match(r"round \d+ lacks [1-4] of 4 clients", run.summary["reason"])
 
 
 @pytest.mark.parametrize("again", [1, 2])

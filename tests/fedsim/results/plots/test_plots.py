@@ -243,7 +243,8 @@ def test_a_picture_is_the_same_bytes_every_time(drawn, run, tmp_path, name):
 def test_without_data_nothing_is_drawn(tmp_path, run):
     folder = RunFolder.create(tmp_path / "bare", run.experiment)
     row = dict.fromkeys(("accuracy", "pooled_accuracy", "client_mean_accuracy", "train_loss"))
-    folder.add_metrics({"round": 0, **row, "correct": 0, "tested": 0, "clients": 3})
+    row |= {"correct": 0, "tested": 0, "clients": 3, "expected": 3, "absent": 0, "lost": 0}
+    folder.add_metrics({"round": 0, **row})
     assert plots.draw(plots.PLOTS, load(folder.path), tmp_path / "plots") == []
     assert not (tmp_path / "plots").exists()
 
