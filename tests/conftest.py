@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 from commands import TINY, Run, Shell, Start, address_of, start_run
 
+from fedsim import own_code
+
 pytest_plugins = ["process_guard"]
 
 hypothesis.settings.register_profile("whole", deadline=None, derandomize=True, database=None, max_examples=150)
@@ -46,6 +48,12 @@ class Server(fedproto.Server):
         {server}
         return step
 '''
+
+
+@pytest.fixture(autouse=True)
+def any_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's process allows the code that was named to it and no other; here, clients live in one with all tests."""
+    monkeypatch.setattr(own_code, "_allowed", None)
 
 
 @pytest.fixture(scope="session")

@@ -258,7 +258,7 @@ def test_clients_killed_again_and_again_at_random_moments_change_nothing(
 
 def test_a_client_without_saved_state_is_not_taken_back(cluster: Cluster) -> None:
     """The first checkpoint lies ahead: going on from nothing would quietly change the result."""
-    options = ("--rounds", "25", "--set", "cluster.rejoin_seconds=0.5")
+    options = ("--rounds", "25", "--set", "cluster.rejoin_seconds=0.5", "--set", "cluster.quorum=0.5")
     run = cluster(*options, "--checkpoint-every", "20")
     wait_for_event(run.folder, "round_finished", round=1)
     process, round = hold(run, 1)

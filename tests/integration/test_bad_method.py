@@ -149,7 +149,7 @@ def test_a_client_that_lies_over_the_wire_is_refused_and_the_others_go_on(
     honest = {"prototypes": np.ones((6, 3), np.float32), "class_ids": np.arange(6, dtype=np.int32)}
     arrays = {name: array for name, array in (honest | changes).items() if array is not None}
     run, reason = play_with_a_liar(
-        hand_driven_server("--set", "cluster.rejoin_seconds=0.2"),
+        hand_driven_server("--set", "cluster.rejoin_seconds=0.2", "--set", "cluster.quorum=0.5"),
         lambda client, work, report: client.answer(work, report, arrays=arrays),
     )
     assert reason.startswith(f"client 3, round 1, up: {complaint}")
@@ -172,7 +172,7 @@ def test_a_client_with_impossible_results_is_refused_and_the_others_go_on(
     lie: str, hand_driven_server: Callable[..., tuple[str, Run]]
 ) -> None:
     run, reason = play_with_a_liar(
-        hand_driven_server("--set", "cluster.rejoin_seconds=0.2"),
+        hand_driven_server("--set", "cluster.rejoin_seconds=0.2", "--set", "cluster.quorum=0.5"),
         lambda client, work, report: client.answer(work, report, metrics=METRIC_LIES[lie]),
     )
     assert reason.startswith("client 3, round 1, up: metrics ")
