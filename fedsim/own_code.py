@@ -31,7 +31,7 @@ MODULE_PREFIX = "fedsim_own_"
 """Of the names that files have among Python's modules."""
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_allowed: Mapping[str, str] | None = None  # None: everything, because it is the user who names it
+_allowed: Mapping[str, str] | None = None
 
 
 def names_code(text: str) -> bool:
@@ -71,14 +71,15 @@ def load_module(place: str) -> ModuleType:
     """The whole file or module; a file that has not changed since is run once in a process."""
     if _allowed is not None and place not in _allowed:
         raise UserError(f"{place} is code that the run names but nobody named here, so it is not run here.")
-    place = _here(place)
-    return _load_file(place) if place.endswith(".py") else _import(place)
+    here = _here(place)
+    return _load_file(here) if here.endswith(".py") else _import(here)
 
 
-def allow_only(copies: Mapping[str, str]) -> None:
+def allow_only(copies: Mapping[str, str] | None) -> None:
     """From now on this process runs no own code but this: place as an experiment has it -> file or module here.
 
-    It is for clients, to whom a server may name code, but neither send it nor choose what they run.
+    It is for clients, to whom a server may name code, but neither send it nor choose what they run. None is for
+    everyone else, and allows everything.
     """
     global _allowed
     _allowed = copies
@@ -86,10 +87,10 @@ def allow_only(copies: Mapping[str, str]) -> None:
 
 def file_of(place: str) -> Path:
     """The one file that is run."""
-    place = _here(place)
-    if not place.endswith(".py"):
-        return Path(str(_import(place).__file__))
-    path = Path(place).expanduser().resolve()
+    here = _here(place)
+    if not here.endswith(".py"):
+        return Path(str(load_module(place).__file__))  # which imports it, so it must be allowed
+    path = Path(here).expanduser().resolve()
     if not path.is_file():
         raise UserError(f"there is no file {path}; give the path of a Python file that exists.")
     return path

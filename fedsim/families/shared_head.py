@@ -7,6 +7,7 @@ it has just received, before its own training changes it.
 
 from torch import nn
 
+from fedsim import models
 from fedsim.config import Section
 from fedsim.contract import Arrays, Field, Payload
 from fedsim.errors import UserError
@@ -47,9 +48,13 @@ def check(setting: Setting) -> None:
 
 def initial_head(context: ClientContext | ServerContext) -> nn.Module:
     """The head that everyone has before the first aggregation."""
-    model = context.experiment.model
+    model, task = context.experiment.model, context.task
+    entry = groups.entry(model, 0)
     with context.streams.seeded("shared-head"):
-        head = make_head(groups.entry(model, 0), model, context.task.num_classes)
+        if entry.is_elsewhere:  # it may have brought a head of its own
+            head = models.build(model, 0, task.input_shape, task.num_classes).head
+        else:
+            head = make_head(entry, model, task.num_classes)
     return head.to(context.device)
 
 

@@ -34,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def everything_allowed():
     yield
-    own_code._allowed = None
+    own_code.allow_only(None)
 
 
 def sha256(path: Path) -> str:
@@ -206,3 +206,5 @@ def test_a_process_that_allows_little_runs_nothing_else(home, everything_allowed
     for place in (f"{home}/nets.py", "json"):
         with pytest.raises(UserError, match="is code that the run names but nobody named here"):
             own_code.load_module(place)
+    with pytest.raises(UserError, match="nobody named here"):
+        own_code.file_of("json")

@@ -187,7 +187,7 @@ def test_a_client_runs_no_code_that_was_not_named(
     server = python("-m", "nodes.server", *options, "--bind", "tcp://127.0.0.1:*", "--out", "run")
     client = python("-m", "nodes.client", "--connect", address_of(server), "--ids", "0", *code)
     assert client.wait() == EXIT_REFUSED and client.stdout.startswith(reason)
-    assert server.wait() == 1
+    assert server.wait() == 3
 
 
 def test_the_printed_commands_name_the_code(python: Start) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from toys import assert_same
 
-from fedsim import config, methods
+from fedsim import assembly, config, methods
 from fedsim.contract import Payload
 from fedsim.costs.formula import formulae
 from fedsim.errors import UserError
@@ -202,3 +202,27 @@ def test_options_out_of_range_are_refused_in_one_sentence(toy, method, option, v
     with pytest.raises(UserError, match=rf"method\.{option}") as error:
         toy(method, **{option: value})
     assert str(error.value).count("\n") == 0
+
+
+def test_a_head_that_an_own_model_names_is_the_one_that_is_shared(tmp_path):
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, num_classes, input_shape, feature_dim):\n"
+        "        super().__init__()\n"
+        "        self.features = nn.Linear(input_shape[0], feature_dim)\n"
+        "        self.head = nn.Sequential(nn.Tanh(), nn.Linear(feature_dim, num_classes, bias=False))\n"
+    )
+    experiment = config.build(
+        [
+            {"method": {"name": "lg_fedavg"}, "data": {"dataset": "spiral"}, "run": {"clients": 2}},
+            {"model": {"group": f"{tmp_path}/nets.py:Net", "feature_dim": 4}},
+        ]
+    )
+    federation = assembly.check(experiment)
+    clients = [assembly.make_client(experiment, federation, client) for client in range(2)]
+    server = assembly.make_server(experiment, federation)
+    heads = [half.head if half is server else half.model.head for half in (*clients, server)]
+    assert {str(head) for head in heads} == {str(heads[0])} and "Tanh" in str(heads[0])
+    assert all(torch.equal(head[1].weight, heads[0][1].weight) for head in heads)
+    assert clients[0].upload()["head"].shape == (4 * 6,)

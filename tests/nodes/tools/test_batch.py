@@ -76,3 +76,17 @@ def test_identity_does_not_depend_on_the_order_in_which_options_were_given():
     options = [{"method": {"distance": "l2"}}, {"method": {"prototype_weight": 1}}, {"train": {"lr": 1}}]
     name = {"method": {"name": "fedproto"}}
     assert identity(build([name, *options])) == identity(build([name, *reversed(options)]))
+
+
+def test_own_code_is_known_by_its_content_wherever_it_lies(tmp_path):
+    def mine(folder, content="from fedsim.methods.local import Client\n"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "mine.py").write_text(content)
+        return build([{"method": {"name": str(tmp_path / folder / "mine.py")}}])
+
+    first = identity(mine("here"))
+    assert identity(mine("there")) == first
+    folder = RunFolder.create(folder_of(tmp_path, mine("here")), mine("here"))
+    assert folder.path.name.startswith("mine-digits-seed1-")
+    assert identity(folder.experiment()) == first, "and of its copy"
+    assert identity(mine("here", "from fedsim.methods.local import Client\n# edited\n")) != first
