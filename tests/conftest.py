@@ -52,7 +52,7 @@ class Server(fedproto.Server):
 
 @pytest.fixture(autouse=True)
 def any_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client's process allows the code that was named to it and no other; here, clients live in one with all tests."""
+    """A client allows only the code that was named to it; here, clients live in one process with all tests."""
     monkeypatch.setattr(own_code, "_allowed", None)
 
 

@@ -127,15 +127,6 @@ def test_code_that_fails_is_named_with_its_line(broken: Callable[..., str], chec
     )
 
 
-def test_data_that_are_never_the_same_are_found(tmp_path: Path, check: Check) -> None:
-    text = (resources.files("fedsim.templates") / "data.py").read_text()
-    (tmp_path / "data.py").write_text(text.replace("default_rng(0)", "default_rng()"))
-    code, output = check("./data.py:load")
-    assert (
-        code == 1 and "✗ two runs give the same bits" in output and "data from a generator with a seed" in output
-    )
-
-
 def test_a_setting_that_cannot_work_must_be_refused(broken: Callable[..., str], check: Check) -> None:
     pixels = ("        features_BK = self", "        self.context.task.input_shape[2]\n        features_BK = self")
     code, output = check(broken(pixels))

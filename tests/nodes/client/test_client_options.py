@@ -24,6 +24,7 @@ CHANGED: dict[str, Any] = {
     "heartbeat": 5.0,
     "restarts": 0,
     "max_frame_mib": 16,
+    "code": ("./mine.py",),
     "logs": Path("logs"),
 }
 """A value for every option that is not its default."""
