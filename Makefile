@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # Every test that starts an interpreter would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run quick test lint format bench clean
+.PHONY: test-gpu test-clusters run quick test docs tutorial lint format bench clean
 
 run: $(INSTALLED)
 	$(BIN)/python run_cluster.py
@@ -21,6 +21,26 @@ quick: $(INSTALLED) lint
 
 test: $(INSTALLED) lint
 	$(PYTEST)
+
+# The site, in docs/_build/index.html. A warning, and so a broken link, is an error.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build
+
+# Runs the notebooks of the tutorial, in a folder of their own, and keeps what they print.
+tutorial: $(INSTALLED)
+	rm -rf build/tutorial && mkdir -p build && cp -r docs/tutorial build/tutorial
+	cd build/tutorial && PATH="$(abspath $(BIN)):$$PATH" jupyter execute --inplace *.ipynb
+	sed -i 's#$(abspath .)/##g' build/tutorial/*.ipynb # where it was run is nobody's matter
+	cp build/tutorial/*.ipynb docs/tutorial/
+
+# On a machine with a GPU; elsewhere it says that it did not run.
+test-gpu: $(INSTALLED)
+	$(BIN)/python -m benchmarks.gpu_checks
+
+# Runs over ssh, Slurm and Ray, on clusters that the tests make on this machine for themselves. Installs nothing: what is
+# not there is listed at the end, with what it needs.
+test-clusters: $(INSTALLED)
+	$(BIN)/python -m pytest tests/clusters -rs
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -35,6 +55,8 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.messaging
 	$(BIN)/python -m benchmarks.round
 	$(BIN)/python -m benchmarks.clients
+	$(BIN)/python -m benchmarks.compute
+	$(BIN)/python -m benchmarks.gpu_double
 	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.prototypes
 	$(BIN)/python -m benchmarks.server_optimizers
@@ -45,7 +67,8 @@ bench: $(INSTALLED)
 $(INSTALLED): setup.cfg constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing: torch and the rest take a minute or two."
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev,docs]'
 	touch $@
 
 clean:

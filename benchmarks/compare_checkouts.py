@@ -20,6 +20,7 @@ from benchmarks._common import CONSOLE
 from fedsim import methods
 
 HERE = Path(__file__).resolve().parent.parent
+Table = dict[str, list[str]]
 TABLES = ("metrics.csv", "clients.csv", "ledger.csv")
 PUBLIC = (
     "--set",
@@ -32,6 +33,7 @@ PUBLIC = (
 ONE_MODEL = ("--model-group", "CNN2")
 OPTIONS = {
     **dict.fromkeys(("fedprotokd", "fedpkd", "fed2pkd"), PUBLIC),
+    "fedmd": PUBLIC[:2],
     **dict.fromkeys(("fedavg", "fedprox", "fednh", "feduv"), ONE_MODEL),
 }
 """What a method needs to run on so few samples, beside the options that all are given."""
@@ -67,11 +69,24 @@ def compare(ours: Path, theirs: Path) -> tuple[list[str], list[str]]:
         mine, yours = table(ours / name), table(theirs / name)
         gained += [f"{name}: {column}" for column in mine if column not in yours]
         different += [f"{name}: {column} is gone" for column in yours if column not in mine]
-        different += [f"{name}: {column}" for column in mine if mine[column] != yours.get(column, mine[column])]
+        different += [
+            f"{name}: {column}{_rows(mine, column, yours)}"
+            for column in mine
+            if mine[column] != yours.get(column, mine[column])
+        ]
     mine_final, yours_final = (contents(folder / "final.safetensors") for folder in (ours, theirs))
     if mine_final != yours_final:
         different.append("final.safetensors")
     return different, gained
+
+
+def _rows(mine: Table, column: str, yours: Table) -> str:
+    """Of a ledger, in which messages and payloads: new options make the experiment in a welcome longer."""
+    if "payload" not in mine or len(mine[column]) != len(yours[column]):
+        return ""
+    rows = zip(mine[column], yours[column], mine["message"], mine["payload"], strict=True)
+    kinds = {f"{message}/{payload}" for own, other, message, payload in rows if own != other}
+    return f" of {' and '.join(sorted(kinds))}"
 
 
 def contents(path: Path) -> bytes | None:
@@ -79,7 +94,7 @@ def contents(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def table(path: Path) -> dict[str, list[str]]:
+def table(path: Path) -> Table:
     """A file of comma-separated values, by column."""
     rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     return {column: [row[column] for row in rows] for column in rows[0]}

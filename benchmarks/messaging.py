@@ -20,13 +20,15 @@ import numpy as np
 import zmq
 
 from benchmarks._common import machine_load, show, workers
+from benchmarks._ports import free_port
 from fedsim.contract import Contract, Field, Payload
-from nodes.border import Border, where
+from nodes.border import Border, Passage
 from nodes.launchers.processes import keep_freed_memory
 from nodes.server.accounts import Accounts
 from protocol import messages
+from protocol.client_socket import ClientSocket
 from protocol.codec import encode
-from protocol.transport import Arrived, ClientSocket, ServerSocket
+from protocol.transport import Arrived, ServerSocket
 
 NUM_CLASSES, FEATURE_DIM = 100, 512
 RUN = "b" * 8
@@ -69,7 +71,7 @@ class Ours:
         self._clients = {route: client for client, route in self._routes.items()}
 
     def round(self) -> None:
-        parcel = self._border.outgoing(self._down, FIELDS, "server, down")
+        parcel = self._border.outgoing(self._down, Passage("down"))
         for client, route in self._routes.items():
             self.accounts.sent(self.socket.send(route, WORK, parcel), client, "method")
         uploads = {}
@@ -79,7 +81,7 @@ class Ours:
                     client = self._clients[event.route]
                     self.accounts.received(event.receipt, client, "method")
                     uploads[client] = self._border.incoming(
-                        event.decoded.arrays, FIELDS, where(client, event.decoded.message.round, "up")
+                        event.decoded.arrays, Passage("up", client, event.decoded.message.round)
                     )
 
     @staticmethod
@@ -92,8 +94,8 @@ class Ours:
             decoded = socket.receive(1.0)
             if decoded is not None and isinstance(decoded.message, messages.Work):
                 round = decoded.message.round
-                border.incoming(decoded.arrays, FIELDS, where(client, round, "down"))
-                socket.send(RESULT, border.outgoing(arrays, FIELDS, where(client, round, "up")))
+                border.incoming(decoded.arrays, Passage("down", client, round))
+                socket.send(RESULT, border.outgoing(arrays, Passage("up", client, round)))
 
 
 class Bare:
@@ -102,7 +104,7 @@ class Bare:
     def __init__(self, address: str, num_clients: int):
         self.socket = zmq.Context().socket(zmq.ROUTER)
         self.socket.bind(address)
-        self._frames = encode(WORK, make_border().outgoing(make_prototypes(), FIELDS, ""))
+        self._frames = encode(WORK, make_border().outgoing(make_prototypes(), Passage("up")))
         self._routes = [self.socket.recv_multipart()[0] for _ in range(num_clients)]
 
     def round(self) -> None:
@@ -115,7 +117,7 @@ class Bare:
     def client(address: str, client: int) -> int:
         socket = zmq.Context().socket(zmq.DEALER)
         socket.connect(address)
-        frames = encode(RESULT, make_border().outgoing(make_prototypes(), FIELDS, ""))
+        frames = encode(RESULT, make_border().outgoing(make_prototypes(), Passage("up")))
         socket.send(b"hello")
         while True:
             socket.recv_multipart(copy=False)
@@ -129,7 +131,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=5, help="blocks of each kind")
     arguments = parser.parse_args()
     keep_freed_memory()  # as every node does
-    ours_at, bare_at = (f"tcp://127.0.0.1:{port}" for port in _free_ports(2))
+    ours_at, bare_at = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
     mains = [lambda i=i: Ours.client(ours_at, i) for i in range(arguments.clients)]
     mains += [lambda i=i: Bare.client(bare_at, i) for i in range(arguments.clients)]
     with workers(mains):  # forked before this process has a ZeroMQ context
@@ -166,16 +168,6 @@ def _report(ours: list[float], bare: list[float], num_clients: int) -> None:
         rows.append((name, f"{1000 * theirs:.2f} ms", f"{1000 * mine:.2f} ms", f"{mine / theirs:.2f}"))
     title = f"{num_clients} clients, {NUM_CLASSES} × {FEATURE_DIM} float32 down and up, {len(ours)} rounds each"
     show(title, ("a round", "bare ZeroMQ", "fedsim", "ratio (aim 1.5)"), rows)
-
-
-def _free_ports(count: int) -> list[int]:
-    import socket
-
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
 
 
 if __name__ == "__main__":

@@ -2,15 +2,17 @@
 
 A contract names every array, its payload kind, its shape and its type. Shapes are written as words:
 `"n K"` is a matrix of n rows and K columns. Letters that the experiment defines (C classes, K features,
-M clients, `ch h w` of an image, `ch length` of a signal, `dim` of a vector) are fixed; every other letter is
-free but must mean the same number in all arrays of one message. A message carries all arrays of its direction
-or none. What a round costs follows from the contract (`fedsim/costs/formula.py`).
+M clients, `ch h w` of an image, `ch length` or `ch sensors length` of a signal, `dim` of a vector, `length` and
+`vocab` of texts) are fixed; every other letter is free but must mean the same number in all arrays of one message.
+A message carries all arrays of its direction or none. What a round costs follows from the contract
+(`fedsim/costs/formula.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,10 +28,12 @@ class Payload(StrEnum):
     FEATURES = "features"  # features of public samples (Fed2PKD)
     LOGITS = "logits"
     MARGINS = "margins"
-    IMAGES = "images"
+    IMAGES = "images"  # generated ones (FedKTL)
+    SAMPLES = "samples"  # public ones, of any kind
     LATENTS = "latents"  # the vector half of FedKTL's image-vector pairs
     COUNTS = "counts"  # how many samples of each class: a privacy cost
     PARAMETERS = "parameters"  # weights: only the weight-sharing baselines declare it
+    GUIDES = "guides"  # FedL2G's guiding vectors, and on the way up their gradients
     INDEX = "index"  # class or sample numbers that say what the rows of another array are
 
     @property
@@ -102,8 +106,25 @@ class Contract:
         return {item.payload for way in DIRECTIONS for item in getattr(self, way).values()}
 
 
+class Announced(Protocol):
+    """An array, or what is known of one that is still encoded."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
 def check(arrays: Arrays, fields: Fields, dimensions: Mapping[str, int], where: str) -> None:
     """Raise ContractError, naming `where` and the field, unless `arrays` is exactly what `fields` declares."""
+    check_announced(arrays, fields, dimensions, where)
+    check_values(arrays, where)
+
+
+def check_announced(
+    arrays: Mapping[str, Announced], fields: Fields, dimensions: Mapping[str, int], where: str
+) -> None:
+    """Names, types and shapes: all that can be known before anything is decoded."""
     if not arrays:
         return
     for name in arrays:
@@ -121,6 +142,11 @@ def check(arrays: Arrays, fields: Fields, dimensions: Mapping[str, int], where: 
             )
         if wrong := declared_field.bind(array.shape, letters):
             raise ContractError(f"{where}: field {name!r} {wrong}")
+
+
+def check_values(arrays: Arrays, where: str) -> None:
+    """Nothing that is not a number passes."""
+    for name, array in arrays.items():
         # As `.all()`, without the detour through Python that numpy's method takes.
         if array.dtype.kind == "f" and not np.logical_and.reduce(np.isfinite(array), axis=None):
             count = int(array.size - np.isfinite(array).sum())

@@ -2,12 +2,17 @@
 
 FedsimError
 ├── UserError        something the user asked for cannot be done; the message says what, the limit, the remedy
-│   └── UnknownName  a name that does not exist; the message offers the nearest ones
-└── ContractError    a method tried to send or was sent what it did not declare; the method must be mended
+│   ├── UnknownName  a name that does not exist; the message offers the nearest ones
+│   └── DiskFull     nothing more can be written; what was written is whole
+├── ContractError    a method tried to send or was sent what it did not declare; the method must be mended
+└── CodingError      an encoding cannot hold a value, or was given bytes that are none of its own
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+import errno
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 _LEAST_LIKENESS = 0.6
 _ABOUT_AS_LIKELY = 0.07
@@ -36,8 +41,32 @@ class UnknownName(UserError):
         super().__init__(f"there is no {what} {name!r}; {hint}")
 
 
+class DiskFull(UserError):
+    """`path` is what was to be written, or the folder that it is in."""
+
+    def __init__(self, path: Path):
+        super().__init__(
+            f"no space is left on the disk of {path}; what was written is kept: make room and go on with --resume."
+        )
+
+
+@contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """A disk without room as a sentence instead of a traceback."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(path) from None
+
+
 class ContractError(FedsimError):
     """The border refused an array; nothing was sent or handed on."""
+
+
+class CodingError(FedsimError):
+    """What is wrong, to follow the name of the field; the border says which and where."""
 
 
 def _nearest(name: str, known: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from fedsim import models
 from fedsim.config import Experiment, Model
 from fedsim.contract import Arrays
 from fedsim.data import ClientData, Federation, Subset
+from fedsim.data.inputs import described
 from fedsim.learning.evaluation import count_correct
 from fedsim.learning.stopwatch import Stopwatch
 from fedsim.learning.training import Batch as Batch
@@ -28,6 +29,7 @@ from fedsim.learning.training import run_epochs
 from fedsim.metrics import Metrics as Metrics
 from fedsim.models import SplitModel
 from fedsim.seeds import Streams
+from fedsim.world.cohort import dropped_of
 
 State = dict[str, np.ndarray]
 """Everything a half must remember between rounds, as named arrays. Random draws need no state."""
@@ -43,8 +45,15 @@ class About:
     needs: tuple[str, ...] = ()
 
 
-INPUT_LETTERS = {1: ("dim",), 2: ("ch", "length"), 3: ("ch", "h", "w")}
-"""Of a vector, a signal and an image, by the number of dimensions of a sample."""
+@dataclass(frozen=True)
+class Instead:
+    """A value for a setting whose default does not fit, and why. A method's function `adapt(setting)` yields them;
+    what the user has set himself stays as it is."""
+
+    section: str
+    key: str
+    value: Any
+    why: str
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Task:
     def dimensions(self) -> dict[str, int]:
         """The letters that contracts may use for fixed sizes."""
         letters = {"C": self.num_classes, "K": self.feature_dim, "M": self.num_clients}
-        return letters | dict(zip(INPUT_LETTERS.get(len(self.input_shape), ()), self.input_shape, strict=False))
+        return letters | described(self.input_shape).letters
 
 
 @dataclass
@@ -129,15 +138,17 @@ def filled(uploads: list[Upload]) -> list[Upload]:
 
 @dataclass(frozen=True)
 class Step:
-    """What a server made of a round: what goes down, scalars for metrics.csv, arrays for the record."""
+    """What a server made of a round: what goes down, scalars for metrics.csv, arrays for the record, and a
+    sentence where the user should know that something goes wrong."""
 
     down: Arrays
     metrics: Metrics = field(default_factory=dict)
     records: Arrays = field(default_factory=dict)
+    warning: str = ""
 
     def plus(self, down: Arrays, metrics: Metrics, records: Arrays) -> Step:
         """This and more."""
-        return Step(self.down | down, self.metrics | metrics, self.records | records)
+        return Step(self.down | down, self.metrics | metrics, self.records | records, self.warning)
 
 
 @dataclass(frozen=True)
@@ -193,7 +204,12 @@ class Client:
     def evaluate(self) -> Metrics:
         """At least `correct` and `tested` on the client's own test set, both 0 where nothing can be said yet; by
         the largest logit unless a method predicts otherwise."""
-        return count_correct(self.model, self.data.test, self.context.device)
+        return count_correct(self.model, self.data.test, self.context.device, further=self.measures_further)
+
+    @property
+    def measures_further(self) -> bool:
+        """Whether F1 and AUC are wanted beside accuracy, for `count_correct`."""
+        return self.context.experiment.run.measures == "all"
 
     def train(self, round: int) -> Metrics:
         """One round of local training; at least `loss`, the mean over its batches."""
@@ -231,6 +247,10 @@ class Client:
             clip_norm=clip_norm,
             optimizer=self.optimizer(),
         )
+
+    def drops(self, round: int) -> bool:
+        """Whether it is one of those whom the server loses after they have trained (`run.drop_rate`)."""
+        return self.context.client in dropped_of(self.context.experiment.run, round)
 
     def upload(self) -> Arrays:
         """What goes up after training."""

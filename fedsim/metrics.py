@@ -17,6 +17,7 @@ of a loss that is not finite the mean is not finite either, for the training of 
 
 import math
 import re
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -29,6 +30,8 @@ Row = dict[str, float | int | None]
 """One round in metrics.csv; None where there is nothing to say."""
 
 CLIENT_COLUMNS = ("round", "client", "correct", "tested", "loss")
+GPU_PEAK_BYTES = "gpu_peak_bytes"
+"""Among what a client's work took: the most memory that it had of its GPU."""
 """What clients.csv always has; further columns are what else clients report."""
 
 
@@ -41,6 +44,8 @@ class Metric:
     """Written in per cent and judged by its best round; all others are numbers."""
     plot: Literal["accuracy", "panel", ""] = "panel"
     """Drawn among the accuracies, in a panel of its own, or nowhere: other pictures say more."""
+    meaning: str = ""
+    """A sentence for those that a title does not explain."""
 
     @property
     def label(self) -> str:
@@ -74,11 +79,33 @@ ROUND_COLUMNS = ("round", *_ALWAYS)
 
 KNOWN = _ALWAYS | {
     "server_accuracy": _accuracy("server"),
+    "logit_accuracy": _accuracy("clients by logits"),
+    "prototype_accuracy": _accuracy("clients by prototypes"),
     "trained_accuracy": _accuracy("clients before distillation"),
     "distilled_accuracy": _accuracy("clients after distillation"),
     "global_accuracy": _accuracy("clients on the global test set"),
+    "worst_tenth_accuracy": _accuracy("worst tenth of clients"),
+    "client_deviation": Metric("deviation over clients", is_share=True),
+    "macro_f1": Metric("F1 (macro, mean client)", is_share=True),
+    "micro_auc": Metric("AUC (micro)", is_share=True),
+    "mmd": Metric(
+        "MMD",
+        meaning="FedKTL's server: how far latents that its transformer F makes of the clients' prototypes are, "
+        "as a distribution, from latents that the generator takes for valid (maximum mean discrepancy, Eq. 3), at "
+        "the end of a round's training; mmd_first is the same before it. It falls as F learns what is valid.",
+    ),
+    "mse": Metric(
+        "MSE",
+        meaning="FedKTL's server: the mean squared distance between latents of the same class and their centre "
+        "(Eq. 2), at the end of the round's training; mse_first is the same before it. It falls when classes stay "
+        "apart and prototypes of one class share a latent.",
+    ),
     "margin_max": Metric("margin max", plot=""),
     "margin_mean": Metric("margin mean", plot=""),
+    "feature_norm": Metric("length of features", plot=""),
+    "prototype_norm": Metric("length of prototypes, mean", plot=""),
+    "prototype_norm_min": Metric("length of prototypes, shortest", plot=""),
+    "prototype_norm_max": Metric("length of prototypes, longest", plot=""),
 }
 
 _SAID_OF_A_ROUND = (
@@ -88,6 +115,7 @@ _SAID_OF_A_ROUND = (
 """Beside the row of metrics.csv, in the event of a finished round: a metric cannot have such a name."""
 _TAKEN = {*ROUND_COLUMNS, *CLIENT_COLUMNS, *_SAID_OF_A_ROUND}
 _FOR_CLIENTS = {"correct", "tested", "loss"}
+_WEIGHED = {"micro_auc", "trained_micro_auc", "distilled_micro_auc"}
 _NAME = re.compile(r"[\w./-]{1,64}")
 
 
@@ -139,12 +167,15 @@ def round_row(
     of_server: Mapping[str, Any],
     metric: Literal["pooled", "client_mean"],
     attendance: Attendance | None = None,
+    *,
+    spread: bool = False,
 ) -> Row:
     """A row of metrics.csv: what all clients that answered amount to, then what the server has to say.
 
-    Without `attendance` all that were expected have answered.
+    Without `attendance` all that were expected have answered. `spread` adds how far clients are apart.
     """
     row = {"round": round, **_pooled(of_clients, metric, attendance or Attendance(len(of_clients)))}
+    row |= _spread(_shares(of_clients)) if spread else {}
     _check_names(of_server, _TAKEN | row.keys(), f"server, round {round}")
     return row | {
         name: value if isinstance(value, int) else number(name, value) for name, value in of_server.items()
@@ -153,7 +184,7 @@ def round_row(
 
 def _pooled(of_clients: Sequence[Mapping[str, float]], metric: str, attendance: Attendance) -> Row:
     """Nothing where nobody could be tested yet."""
-    shares = [metrics["correct"] / metrics["tested"] for metrics in of_clients if metrics.get("tested")]
+    shares = _shares(of_clients)
     correct, tested = _counts(of_clients, "")
     pooled, mean = _share(correct, tested), _mean(shares)
     tests = sorted({prefix for metrics in of_clients for prefix in tests_of(metrics)} - {""})
@@ -171,8 +202,32 @@ def _pooled(of_clients: Sequence[Mapping[str, float]], metric: str, attendance: 
         "lost": attendance.expected - len(of_clients),
         "train_loss": _mean([metrics["loss"] for metrics in of_clients if "loss" in metrics]),
         **{f"{prefix}accuracy": _share(*_counts(of_clients, prefix)) for prefix in tests},
-        **{name: _mean(list(filter(math.isfinite, _values(of_clients, name)))) for name in own},
+        **{name: _mean_of(of_clients, name) for name in own},
     }
+
+
+def _shares(of_clients: Sequence[Mapping[str, float]]) -> list[float]:
+    """The accuracy of each client that could be tested."""
+    return [metrics["correct"] / metrics["tested"] for metrics in of_clients if metrics.get("tested")]
+
+
+def _spread(shares: Sequence[float]) -> Row:
+    """The deviation of clients' accuracies (of all there are, so divided by their number), and the mean of the
+    worst tenth of them, at least one."""
+    worst = sorted(shares)[: max(1, len(shares) // 10)]
+    return {
+        "client_deviation": statistics.pstdev(shares) if shares else None,
+        "worst_tenth_accuracy": _mean(worst),
+    }
+
+
+def _mean_of(of_clients: Sequence[Mapping[str, float]], name: str) -> float | None:
+    """Over the clients that reported a finite number; of AUC weighed by their test samples, as others report
+    it."""
+    told = [metrics for metrics in of_clients if math.isfinite(metrics.get(name, math.nan))]
+    if name in _WEIGHED and (tested := math.fsum(metrics.get("tested", 0) for metrics in told)):
+        return math.fsum(metrics[name] * metrics.get("tested", 0) for metrics in told) / tested
+    return _mean([metrics[name] for metrics in told])
 
 
 def _check_names(names: Collection[str], taken: Collection[str], where: str) -> None:

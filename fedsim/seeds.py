@@ -4,13 +4,18 @@ No generator is ever stored, so a resumed run continues with the same numbers wi
 purposes never share a stream however many numbers each of them takes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch  # not loaded by those who draw with numpy alone, such as the border
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,15 @@ class Streams:
 
     def torch(self, purpose: str, *, client: int | None = None, round: int | None = None) -> torch.Generator:
         """A generator on the CPU, so that CPU and GPU runs draw the same numbers."""
+        import torch
+
         return torch.Generator().manual_seed(self.seed(purpose, client=client, round=round))
 
     @contextlib.contextmanager
     def seeded(self, purpose: str, *, client: int | None = None, round: int | None = None) -> Iterator[None]:
         """For code that can only draw from torch's global generator (layer init, dropout)."""
+        import torch
+
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
         with torch.random.fork_rng(devices=list(devices)):
             torch.manual_seed(self.seed(purpose, client=client, round=round))

@@ -11,19 +11,23 @@ Clients on other machines keep theirs in a folder of their own; the manifest the
 runs may use that folder, so the states of each have a name of their own (9f86d081), which stays over a resume.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from fedsim.errors import UserError
-from fedsim.method import State
+from fedsim.errors import UserError, writing_to
+
+if TYPE_CHECKING:  # a client that has its work done by others never loads torch
+    from fedsim.method import State
 
 _ROUND_FILE = re.compile(r"round-(\d+)\.safetensors$")
 
@@ -48,24 +52,29 @@ class StateFiles:
     folder: Path
 
     def save(self, round: int, state: State) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         # safetensors wants contiguous memory; np.ascontiguousarray would make a vector of a 0-d array.
         arrays = {name: np.asarray(array, order="C") for name, array in state.items()}
-        write_atomically(self._path(round), save(arrays))
+        self.write(round, save(arrays))
+
+    def write(self, round: int, content: bytes | memoryview) -> None:
+        """A state that is in its final form already."""
+        with writing_to(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path(round), content)
 
     def keep_only(self, *rounds: int) -> None:
         matches = [_ROUND_FILE.match(path.name) for path in self.folder.iterdir()]
         for round in {int(match.group(1)) for match in matches if match} - set(rounds):
-            self._path(round).unlink()
+            self.path(round).unlink()
 
     def load(self, round: int) -> State:
-        path = self._path(round)
+        path = self.path(round)
         try:
             return dict(load_file(path))
         except (OSError, SafetensorError) as error:
             raise UserError(f"the saved state {path} cannot be read: {error}.") from None
 
-    def _path(self, round: int) -> Path:
+    def path(self, round: int) -> Path:
         return self.folder / f"round-{round:06d}.safetensors"
 
 
@@ -103,14 +112,18 @@ def client_files(folder: Path, states: str, client: int) -> StateFiles:
     return StateFiles(folder / states / f"client-{client:05d}")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Either the old file or the whole new one is there, whenever the machine stops."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:  # the half of it would only take room
+        temporary.unlink(missing_ok=True)
+        raise
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,6 +2,9 @@
 
 import shutil
 import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 
 import torch
 
@@ -11,17 +14,18 @@ from fedsim.errors import UserError
 from fedsim.method import Client, State, Upload
 from fedsim.metrics import Row
 from fedsim.results.folder import RunFolder
-from nodes.border import check_metrics, where
+from nodes.border import Border, Passage, check_metrics, travelled_bytes
 from nodes.checkpoint import StateFiles
 from nodes.launchers.placement import use_server_device, use_server_threads
 from nodes.server.events import EventLog, Watcher
-from nodes.server.learner import Learner
+from nodes.server.learner import Learner, Plan
 from nodes.server.program import results_summary
-from nodes.work import Report, carry_out
+from nodes.work import Report, carry_out, num_bytes
+from protocol.codec import Parcel, unpack
 
 
 class Oracle:
-    """A server and its clients as objects; each message is checked at the border as if it travelled."""
+    """A server and its clients as objects; each message passes the border twice, as if it travelled."""
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
@@ -35,41 +39,56 @@ class Oracle:
         except UserError:
             shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
             raise
-        self.border, self.contract = self.learner.border, self.learner.border.contract
         torch.set_num_threads(1)  # as in a client's process
-        self.clients = [self._new_client(client) for client in range(self.experiment.run.clients)]
+        everyone = range(self.experiment.run.clients)
+        self.clients = [self._new_client(client) for client in everyone]
+        self._borders = [self._new_border() for _ in everyone]
         self.sizes = {client: len(half.data.train) for client, half in enumerate(self.clients)}
-        self._agreed: Arrays = {}
+        self._agreed = Parcel()
 
     def set_up(self) -> None:
         """What is agreed on once, before the first round."""
         uploads = [Upload(client, self.sizes[client], self._set_up(client)) for client in self.sizes]
         use_server_threads(self.experiment.cluster)
-        self._agreed = self.learner.setup(uploads)
+        self._agreed = self.learner.border.outgoing(self.learner.setup(uploads), Passage("setup_down"))
         torch.set_num_threads(1)
         for client in self.sizes:
             self._tell(client)
 
-    def play(self, round: int) -> Row:
-        """One round: every client after the other, then the server."""
+    def play(self, round: int, answered: Callable[[int], None] = lambda client: None) -> Row:
+        """One round: every client after the other, each of which is `answered`, then the server."""
         plan, reports = self.learner.plan(round), {}
+        down = self.learner.border.outgoing(self.learner.down, Passage("down", round=round))
         for client in sorted([*plan.cohort, *plan.others]):
-            down = self.border.incoming(self.learner.down, self.contract.down, where(client, round, "down"))
-            report = carry_out(self.clients[client], plan.order_for(client), down)
-            check_metrics(report.metrics, where(client, round, "up"))
-            arrays = self.border.incoming(report.arrays, self.contract.up, where(client, round, "up"))
-            reports[client] = Report(report.metrics, report.seconds, arrays)
+            try:
+                reports[client] = self._ask(client, plan, down)
+            except Exception as error:
+                error.add_note(f"client {client} failed in round {round}")
+                raise
+            answered(client)
         use_server_threads(self.experiment.cluster)
-        row = self.learner.conclude(plan, reports, self.sizes)
+        row = self.learner.conclude(plan, reports, self.sizes, num_bytes(down))
         torch.set_num_threads(1)
         return row
+
+    def _ask(self, client: int, plan: Plan, down: Parcel) -> Report:
+        round = plan.order.round
+        received = self._borders[client].incoming(unpack(down), Passage("down", client, round))
+        report = carry_out(self.clients[client], plan.order_for(client), received)
+        passage = Passage("up", client, round)
+        check_metrics(report.metrics, str(passage))
+        items = unpack(self._borders[client].outgoing(report.arrays, passage))
+        arrays = self.learner.border.incoming(items, passage)
+        return Report(report.metrics, report.seconds, arrays, travelled_bytes(items))
 
     def restart(self, *, server: bool) -> None:
         """All clients, and on request the server, are made anew and take up what a checkpoint holds of them."""
         for client, half in enumerate(self.clients):
             state = self._saved(f"client-{client:05d}", half.state())
-            self.clients[client] = self._new_client(client)
+            memory = self._saved(f"border-{client:05d}", self._borders[client].state())
+            self.clients[client], self._borders[client] = self._new_client(client), self._new_border()
             self.clients[client].load_state(state)
+            self._borders[client].load_state(memory)
         if server:
             history, state = self.learner.history, self._saved("server", self.learner.state())
             self.learner = self._new_learner()
@@ -86,13 +105,20 @@ class Oracle:
     def _new_client(self, client: int) -> Client:
         return assembly.make_client(self.experiment, self.federation, client, self._device)
 
+    def _new_border(self) -> Border:
+        server = self.learner.border
+        return Border(server.contract, server.dimensions, self.experiment.wire or {}, self.experiment.run.seed)
+
     def _set_up(self, client: int) -> Arrays:
-        arrays = self.clients[client].setup()
-        return self.border.incoming(arrays, self.contract.setup_up, f"client {client}, set-up, up")
+        return self._sent_up(client, self.clients[client].setup(), Passage("setup_up", client))
+
+    def _sent_up(self, client: int, arrays: Arrays, passage: Passage) -> Arrays:
+        """Through the client's border and the server's, as it would go over the wire."""
+        return self.learner.border.incoming(unpack(self._borders[client].outgoing(arrays, passage)), passage)
 
     def _tell(self, client: int) -> None:
-        if fields := self.contract.setup_down:
-            down = self.border.incoming(self._agreed, fields, f"client {client}, set-up, down")
+        if self._agreed.specs or self.learner.border.contract.setup_down:
+            down = self._borders[client].incoming(unpack(self._agreed), Passage("setup_down", client))
             self.clients[client].receive_setup(down)
 
     def _saved(self, name: str, state: State) -> State:
@@ -102,30 +128,37 @@ class Oracle:
 
 
 def run_in_process(folder: RunFolder, watcher: Watcher | None = None) -> int:
-    with folder.in_use():
-        return _run(folder, watcher)
+    """Returns the exit code. Ctrl-C ends a run with the results so far; whatever else is raised comes out as it
+    is, with the client and the round as a note."""
+    with folder.in_use(), closing(EventLog(folder.path / "events.jsonl", watcher, folder.experiment())) as events:
+        started = time.monotonic()
+        oracle = Oracle(folder)
+        completed, reason = True, "the run is complete"
+        try:
+            _play_all(oracle, events)
+        except KeyboardInterrupt:
+            completed, reason = False, "the run was stopped (Ctrl-C)"
+        if oracle.learner.down:
+            folder.write_final(oracle.learner.down)
+        ended = {"completed": completed, "reason": reason, "seconds": time.monotonic() - started}
+        summary = {**results_summary(oracle.learner), **ended}
+        folder.write_summary(summary)
+        events.say("finished", summary=summary)
+        return 0 if completed else 1
 
 
-def _run(folder: RunFolder, watcher: Watcher | None) -> int:
-    started = time.monotonic()
-    oracle = Oracle(folder)
-    events = EventLog(folder.path / "events.jsonl", watcher)
+def _say_answered(events: EventLog, round: int, client: int) -> None:
+    events.say("answered", round=round, client=client)
+
+
+def _play_all(oracle: Oracle, events: EventLog) -> None:
     events.say("started", address="in process", resumed_from=None)
     oracle.set_up()
     for round in range(oracle.learner.last_round + 1):
-        begun, cohort = time.monotonic(), oracle.learner.plan(round).cohort
-        events.say("round_started", round=round, cohort=len(cohort))
-        row = oracle.play(round)
+        begun, plan = time.monotonic(), oracle.learner.plan(round)
+        events.say("round_started", round=round, cohort=len(plan.cohort), clients=plan.num_asked)
+        row = oracle.play(round, partial(_say_answered, events, round))
+        events.say_absences(round, oracle.learner.take_absences())
+        if warning := oracle.learner.take_warning():
+            events.say("warning", round=round, reason=warning)
         events.say("round_finished", **row, seconds=time.monotonic() - begun)
-    if oracle.learner.down:
-        folder.write_final(oracle.learner.down)
-    summary = {
-        **results_summary(oracle.learner),
-        "completed": True,
-        "reason": "the run is complete",
-        "seconds": time.monotonic() - started,
-    }
-    folder.write_summary(summary)
-    events.say("finished", summary=summary)
-    events.close()
-    return 0

@@ -1,11 +1,30 @@
 """One client's part of a round: receive what came down, evaluate, train, upload. The same in every node."""
 
+from __future__ import annotations
+
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fedsim.contract import Arrays
-from fedsim.method import Client
 from fedsim.metrics import Metrics, number
+from protocol.codec import Parcel
+
+LARGE_BYTES = 1 << 16
+"""A message of more than this may travel for a while: half a second at 1 Mbit/s. No slot is held meanwhile."""
+
+
+def num_bytes(parcel: Parcel) -> int:
+    """Of its arrays, as they travel."""
+    return sum(map(len, parcel.frames))
+
+
+def is_large(parcel: Parcel) -> bool:
+    return num_bytes(parcel) > LARGE_BYTES
+
+
+if TYPE_CHECKING:  # a client that has its work done by others never loads torch
+    from fedsim.method import Client
 
 
 @dataclass(frozen=True)
@@ -23,7 +42,10 @@ class Report:
 
     metrics: Metrics = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    """By part; and, on a GPU, its peak memory."""
     arrays: Arrays = field(default_factory=dict)
+    num_bytes: int = 0
+    """Of the arrays, as they travelled; known to whoever received them."""
 
 
 def carry_out(client: Client, order: Order, down: Arrays) -> Report:
@@ -48,7 +70,8 @@ def carry_out(client: Client, order: Order, down: Arrays) -> Report:
     if order.train:
         metrics |= client.train(order.round)
         lap("train")
-        arrays = client.upload()
-        lap("upload")
+        if not client.drops(order.round):
+            arrays = client.upload()
+            lap("upload")
     # As they come off the wire: a number that travelled is a float.
     return Report({name: number(name, value) for name, value in metrics.items()}, seconds, arrays)

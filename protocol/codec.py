@@ -1,5 +1,8 @@
 """Message and arrays <-> frames: one msgpack header frame, then one raw little-endian frame per array.
 
+An array that travels in an encoding is `Coded`: what it is, and the bytes that it has become. Nothing here knows
+what encodings there are; the border encodes and decodes.
+
 Arrays are not copied in either direction: frames share the arrays' memory on the way out, and decoded
 arrays are read-only views of the received frames. Whoever keeps a decoded array copies it (the border does).
 """
@@ -33,6 +36,19 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
+class Coded:
+    """An array in an encoding: its type and shape as announced, and the frame that it travels in."""
+
+    encoding: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    frame: Buffer
+
+
+Item = Array | Coded
+
+
+@dataclass(frozen=True)
 class Parcel:
     """Arrays made ready to travel: encoded once, then shared by every message of a broadcast."""
 
@@ -42,20 +58,24 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A message, its arrays by name (read-only views), and what the header said of them."""
+    """A message, its arrays by name (read-only views, or still encoded), and what the header said of them."""
 
     message: AnyMessage
-    arrays: dict[str, Array] = field(default_factory=dict)
+    arrays: dict[str, Item] = field(default_factory=dict)
     specs: tuple[ArraySpec, ...] = ()
 
 
-def pack(arrays: Mapping[str, Array], payloads: Mapping[str, str]) -> Parcel:
+def pack(arrays: Mapping[str, Item], payloads: Mapping[str, str]) -> Parcel:
     """Arrays with their payload kinds. The arrays must not be written to until they were sent."""
     specs, frames = [], []
     for name, array in arrays.items():
         wire_name = _WIRE_NAMES.get(array.dtype)
         if wire_name is None:
             raise EncodeError(f"array {name!r} has dtype {array.dtype}; only {', '.join(DTYPES)} may travel")
+        if isinstance(array, Coded):
+            specs.append(ArraySpec(name, payloads[name], wire_name, array.shape, array.encoding))
+            frames.append(array.frame)
+            continue
         contiguous = np.ascontiguousarray(array)
         specs.append(ArraySpec(name, payloads[name], wire_name, array.shape))
         # An empty array has no memory to view.
@@ -63,11 +83,17 @@ def pack(arrays: Mapping[str, Array], payloads: Mapping[str, str]) -> Parcel:
     return Parcel(tuple(specs), tuple(frames))
 
 
+def unpack(parcel: Parcel, limits: Limits = DEFAULT_LIMITS) -> dict[str, Item]:
+    """The arrays as whoever receives the parcel finds them."""
+    return {s.name: _view(s, frame, limits) for s, frame in zip(parcel.specs, parcel.frames, strict=True)}
+
+
 def encode(message: Message, parcel: Parcel = Parcel()) -> list[Buffer]:
     """The frames of one message; the array frames are the parcel's own, not copies."""
     header = {"v": VERSION, **msgspec.to_builtins(message)}
     if parcel.specs:
-        header["arrays"] = msgspec.to_builtins(parcel.specs)
+        rows = msgspec.to_builtins(parcel.specs)
+        header["arrays"] = [row if row[-1] else row[:-1] for row in rows]  # most are not encoded
     return [_PACKER.pack(header), *parcel.frames]
 
 
@@ -79,7 +105,9 @@ def decode(frames: Sequence[Buffer], limits: Limits = DEFAULT_LIMITS) -> Decoded
     if type(version) is not int or version != VERSION:  # True == 1 == 1.0
         # Only a number is repeated: the text of a hostile nest would exhaust the stack.
         theirs = version if type(version) is int else f"({type(version).__name__})"
-        raise VersionMismatch(f"the peer speaks protocol version {theirs}, this side speaks {VERSION}")
+        raise VersionMismatch(
+            f"versions differ: the other side speaks protocol {theirs}, this one {VERSION}; install one fedsim"
+        )
     try:
         header = msgspec.convert({"arrays": fields.pop("arrays", []), "message": fields}, _Header)
     except msgspec.ValidationError as error:
@@ -88,7 +116,7 @@ def decode(frames: Sequence[Buffer], limits: Limits = DEFAULT_LIMITS) -> Decoded
     specs = header.arrays
     if len(specs) != len(frames) - 1:
         raise DecodeError(f"header announces {len(specs)} arrays, {len(frames) - 1} frames came")
-    arrays = {spec.name: _view(spec, frame, limits) for spec, frame in zip(specs, frames[1:], strict=True)}
+    arrays = unpack(Parcel(specs, tuple(frames[1:])), limits)
     if len(arrays) != len(specs):
         raise DecodeError("two arrays of one message have the same name")
     return Decoded(header.message, arrays, specs)
@@ -135,7 +163,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _view(spec: ArraySpec, frame: Buffer, limits: Limits) -> Array:
+def _view(spec: ArraySpec, frame: Buffer, limits: Limits) -> Item:
     dtype = _NUMPY_TYPES.get(spec.dtype)
     if dtype is None:
         raise DecodeError(f"array {spec.name!r}: dtype {spec.dtype!r} may not travel")
@@ -146,6 +174,8 @@ def _view(spec: ArraySpec, frame: Buffer, limits: Limits) -> Array:
     needed = expected or math.prod(size or 1 for size in spec.shape) * dtype.itemsize
     if needed > limits.max_frame_bytes:
         raise LimitExceeded(f"array {spec.name!r}: shape {spec.shape}, at most {limits.max_frame_bytes} B")
+    if spec.encoding:
+        return Coded(spec.encoding, dtype, spec.shape, frame)
     if len(frame) != expected:
         raise DecodeError(f"array {spec.name!r}: shape needs {expected} bytes, the frame has {len(frame)}")
     array = np.frombuffer(frame, dtype).reshape(spec.shape)

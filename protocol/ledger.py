@@ -1,10 +1,11 @@
-"""Who sent how much of what in which round, at four levels, and whether the kernel saw the same.
+"""Who sent how much of what in which round, at four levels.
 
     elements       numbers of knowledge, as the papers count them (indices and headers are not knowledge)
-    payload bytes  the arrays
+    payload bytes  the arrays, as they travel
     message bytes  all frames: arrays and headers
-    wire bytes     all frames with ZMTP's framing and, where on, CURVE; handshakes; heartbeats
+    wire bytes     all frames with ZMTP's framing and, where on, CURVE; handshakes
 
+Where arrays travel in encodings there is one more: decoded bytes, the arrays as both ends have them in memory.
 Counts come from frame lengths before decoding, so that refused messages count too.
 """
 
@@ -14,12 +15,13 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from protocol import wire
-from protocol.kernel import TcpCounters
+from protocol.limits import DTYPES
 from protocol.messages import ArraySpec
 
 # Payloads that travel beside the knowledge: counted in bytes, never in elements.
 UNCOUNTED = frozenset({"index", "experiment"})
 BEFORE_FIRST_ROUND = -1
+_ITEM_BYTES = {name: int(name[1:]) for name in DTYPES}
 
 
 class Part(NamedTuple):
@@ -30,6 +32,7 @@ class Part(NamedTuple):
     payload_bytes: int
     message_bytes: int
     wire_bytes: int
+    decoded_bytes: int
 
 
 @dataclass(frozen=True)
@@ -47,19 +50,20 @@ class Receipt:
 def receipt_of(message: str, lengths: Sequence[int], specs: Sequence[ArraySpec], *, curve: bool) -> Receipt:
     """A receipt from frame lengths; `specs` is empty for a message that could not be decoded."""
     header, *arrays = lengths
-    parts = [Part("header", 0, 0, header, wire.frame_bytes(header, curve=curve))]
+    parts = [Part("header", 0, 0, header, wire.frame_bytes(header, curve=curve), 0)]
     for position, length in enumerate(arrays):
         spec = specs[position] if position < len(specs) else None
         payload = spec.payload if spec else "unknown"
         counted = spec is not None and payload not in UNCOUNTED
         elements = _product(spec.shape) if spec and counted else 0
-        parts.append(Part(payload, elements, length, length, wire.frame_bytes(length, curve=curve)))
+        decoded = _product(spec.shape) * _ITEM_BYTES[spec.dtype] if spec and spec.encoding else length
+        parts.append(Part(payload, elements, length, length, wire.frame_bytes(length, curve=curve), decoded))
     return Receipt(message, tuple(parts))
 
 
 def framing_receipt(message: str, wire_bytes: int) -> Receipt:
-    """Bytes that belong to no message: handshakes and heartbeats."""
-    return Receipt(message, (Part(message, 0, 0, 0, wire_bytes),))
+    """Bytes that belong to no message: handshakes."""
+    return Receipt(message, (Part(message, 0, 0, 0, wire_bytes, 0),))
 
 
 def _product(shape: Iterable[int]) -> int:
@@ -82,13 +86,14 @@ class Key(NamedTuple):
 
 @dataclass
 class Amounts:
-    """The four levels, and how many frames they sum."""
+    """The four levels, how many frames they sum, and what the arrays were before they were encoded."""
 
     frames: int = 0
     elements: int = 0
     payload_bytes: int = 0
     message_bytes: int = 0
     wire_bytes: int = 0
+    decoded_bytes: int = 0
 
     def add(self, part: Part) -> None:
         self.frames += 1
@@ -96,6 +101,7 @@ class Amounts:
         self.payload_bytes += part.payload_bytes
         self.message_bytes += part.message_bytes
         self.wire_bytes += part.wire_bytes
+        self.decoded_bytes += part.decoded_bytes
 
     def __iadd__(self, other: "Amounts") -> "Amounts":
         for item in fields(self):
@@ -126,62 +132,22 @@ class Ledger:
         return result
 
     def rows(self) -> list[dict[str, int | str]]:
-        """One flat mapping a row, in a fixed order; what ledger.csv holds."""
-        return [
-            {**key._asdict(), **{item.name: getattr(amounts, item.name) for item in fields(amounts)}}
-            for key, amounts in sorted(self._rows.items())
-        ]
+        """One flat mapping a row, in a fixed order; what ledger.csv holds. Decoded bytes are in it only where they
+        differ from the payload's in any row."""
+        ordered = sorted(self._rows.items())
+        names = [item.name for item in fields(Amounts)]
+        if all(amounts.decoded_bytes == amounts.payload_bytes for _, amounts in ordered):
+            names.remove("decoded_bytes")
+        return [{**key._asdict(), **{name: getattr(amounts, name) for name in names}} for key, amounts in ordered]
 
     def restore(self, rows: Iterable[Mapping[str, int | str]]) -> None:
         """Take back what `rows` gave."""
         for row in rows:
             texts = (str(row[name]) for name in Key._fields[2:])
             key = Key(int(row["round"]), int(row["client"]), *texts)
-            self._rows[key] = Amounts(*(int(row[item.name]) for item in fields(Amounts)))
+            # A ledger without encodings does not repeat the payload's bytes.
+            complete = {"decoded_bytes": row["payload_bytes"], **row}
+            self._rows[key] = Amounts(*(int(complete[item.name]) for item in fields(Amounts)))
         self.wire_bytes = Counter()
         for key, amounts in self._rows.items():
             self.wire_bytes[key.direction] += amounts.wire_bytes
-
-
-class Heartbeats(NamedTuple):
-    """Only clients ping. The server answers every ping but perhaps the last, which may come as it closes."""
-
-    pings: int
-    pongs: int
-
-
-NO_HEARTBEATS = Heartbeats(0, 0)
-
-
-@dataclass(frozen=True)
-class Audit:
-    """One connection: what we counted beside what the kernel counted."""
-
-    connection: int
-    client: int | None
-    counted: TcpCounters
-    kernel: TcpCounters | None
-    heartbeats: Heartbeats = NO_HEARTBEATS
-    closed_early: bool = False
-
-    @property
-    def difference(self) -> TcpCounters | None:
-        """Kernel minus ours, per direction; None where the platform has no counters."""
-        if self.kernel is None:
-            return None
-        return TcpCounters(self.kernel.sent - self.counted.sent, self.kernel.received - self.counted.received)
-
-    @property
-    def agrees(self) -> bool:
-        return self.difference == TcpCounters(0, 0)
-
-
-def solve_heartbeats(sent_difference: int, received_difference: int, *, curve: bool) -> Heartbeats:
-    """How many heartbeats explain both differences at once; none when no number does.
-
-    k pings received are k pongs sent, or k − 1: two equations, and hardly more than one unknown.
-    """
-    pings, ping_rest = divmod(received_difference, wire.ping_bytes(curve=curve))
-    pongs, pong_rest = divmod(sent_difference, wire.pong_bytes(curve=curve))
-    explained = pings > 0 and ping_rest == pong_rest == 0 and pongs in (pings - 1, pings)
-    return Heartbeats(pings, pongs) if explained else NO_HEARTBEATS

@@ -43,13 +43,3 @@ def server_handshake_bytes(*, curve: bool = False) -> int:
     if curve:
         return GREETING + frame_bytes(_CURVE_WELCOME) + frame_bytes(_CURVE_READY + metadata)
     return GREETING + frame_bytes(_NULL_READY + metadata)
-
-
-def ping_bytes(*, curve: bool = False) -> int:
-    """A heartbeat: command name, time-to-live, no context."""
-    return frame_bytes(len("\x04PING") + 2, curve=curve)
-
-
-def pong_bytes(*, curve: bool = False) -> int:
-    """The answer to a heartbeat."""
-    return frame_bytes(len("\x04PONG"), curve=curve)

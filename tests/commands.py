@@ -1,25 +1,20 @@
 """Commands as a user types them, run as real processes: what they print, how they end, what they leave behind."""
 
 import contextlib
-import csv
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import psutil
+from benchmarks.campaign import runs
+from benchmarks.campaign.runs import BITS, PATIENCE_SECONDS, listening_address, rows, wait_for
 
 PROJECT = Path(__file__).resolve().parent.parent
-PATIENCE_SECONDS = 180.0
-"""How long a test waits for what must come; only a failing test waits that long."""
-
 TINY = (
     *("--method", "fedproto", "--dataset", "spiral", "--model-group", "MLP", "--feature-dim", "3"),
     *("--clients", "4", "--rounds", "3", "--set", "data.samples_per_class=40"),
@@ -35,17 +30,6 @@ METHODS = {
 """The options that choose a method, with little work for its server."""
 
 _QUIET_LOOKS = 25  # of 10 ms each
-
-Found = TypeVar("Found")
-
-
-def wait_for(what: Callable[[], Found | None], meaning: str, seconds: float = PATIENCE_SECONDS) -> Found:
-    """The first result that is neither None nor False."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, f"waited {seconds:g} s in vain: {meaning}"
-        time.sleep(0.01)
-    return found
 
 
 class Shell:
@@ -150,20 +134,14 @@ class Command:
 
     def alive(self) -> list[int]:
         """All processes of this command that run now."""
-        return [pid for pid in psutil.pids() if pid == self.pid or _session(pid) == self.pid if _runs(pid)]
+        return runs.alive(self.pid)
 
     def wait_until_gone(self) -> None:
         wait_for(lambda: not self.alive(), f"something of {' '.join(self.argv)} is still running")
 
     def roles(self) -> dict[str, int]:
         """The cluster's processes by the name of the log that each prints to: server, clients, client-00002."""
-        found = {}
-        for pid in self.alive():
-            with contextlib.suppress(OSError):
-                output = Path(f"/proc/{pid}/fd/1").readlink()
-                if output.suffix == ".log":
-                    found[output.stem] = pid
-        return found
+        return runs.roles(self.pid)
 
     def role(self, name: str) -> int:
         return wait_for(lambda: self.roles().get(name), f"there is no process {name}")
@@ -186,20 +164,6 @@ class Command:
 Start = Callable[..., Command]
 
 
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return None
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def events(folder: Path) -> list[dict[str, Any]]:
     """What happened in a run so far; a line that is being written is left for later."""
     path = folder / "events.jsonl"
@@ -210,13 +174,26 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def events_of(folder: Path, kind: str, **wanted: Any) -> Iterator[dict[str, Any]]:
-    for event in events(folder):
-        if event["event"] == kind and all(event.get(name) == value for name, value in wanted.items()):
-            yield event
+    yield from (event for event in events(folder) if _is(event, kind, wanted))
 
 
 def wait_for_event(folder: Path, kind: str, **wanted: Any) -> dict[str, Any]:
-    return wait_for(lambda: next(events_of(folder, kind, **wanted), None), f"no event {kind} {wanted} in {folder}")
+    """It fails as soon as the run has ended without it."""
+    missing = f"no event {kind} {wanted} in {folder}"
+
+    def look() -> dict[str, Any] | None:
+        happened = events(folder)
+        found = next((event for event in happened if _is(event, kind, wanted)), None)
+        if found is None and happened and happened[-1]["event"] in ("finished", "failed"):
+            story = "\n".join(map(json.dumps, happened[-40:]))
+            raise AssertionError(f"{missing}, and the run has ended:\n{story}")
+        return found
+
+    return wait_for(look, missing)
+
+
+def _is(event: dict[str, Any], kind: str, wanted: dict[str, Any]) -> bool:
+    return bool(event["event"] == kind and all(event.get(name) == value for name, value in wanted.items()))
 
 
 @dataclass(frozen=True)
@@ -255,21 +232,14 @@ def address_of(server: Command) -> str:
 
     def listening() -> str | None:
         assert server.code is None, f"the server ended:\n{server.stdout}{server.stderr}"
-        found = re.search(r"^listening on (tcp://\S+)$", server.stdout, re.MULTILINE)
-        return found and found.group(1)
+        return listening_address(server.stdout)
 
     return wait_for(listening, "the server does not listen")
 
 
 def bits(folder: Path) -> dict[str, bytes]:
     """All that the same seed must give again, to the byte."""
-    names = ("metrics.csv", "clients.csv", "final.safetensors")
-    return {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return {name: (folder / name).read_bytes() for name in BITS if (folder / name).exists()}
 
 
 def hold(run: Run, client: int) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from fedsim.data import Federation
 from nodes.border import unpack_experiment
 from nodes.work import Order, Report, carry_out
 from protocol import messages
+from protocol.client_socket import ClientSocket
 from protocol.codec import Decoded, pack
-from protocol.transport import ClientSocket
 
 
 class HandmadeClient:

@@ -4,6 +4,7 @@ The doubles have the interface of `protocol.transport` and use its codec, so wha
 receipts. Everything happens in one thread: when the server waits, its peers have their turns, one after the other.
 """
 
+import contextlib
 import heapq
 import itertools
 from collections import deque
@@ -45,15 +46,21 @@ class Clock:
             self.now = end
 
 
-@dataclass
+@dataclass(eq=False)
 class LoopbackConnection(Connection):
     """A connection without a kernel under it, which counts what passes in the kernel's place."""
 
     carried_down: int = 0
     carried_up: int = 0
+    peer: "LoopbackClient | None" = None
 
     def read(self) -> TcpCounters:
-        return TcpCounters(self.carried_down, self.carried_up)
+        return TcpCounters(self.carried_down, self.carried_up, peer_closed=self.ended)
+
+    def hang_up(self) -> None:
+        """The peer and the server notice it like any other end."""
+        if self.peer is not None and self.peer.connection is self:
+            self.peer.cut()
 
     def close(self) -> None:
         self.duplicate = None
@@ -85,6 +92,7 @@ class _Passing:
     """Frames on their way up."""
 
     sender: "LoopbackClient"
+    route: bytes
     connection: LoopbackConnection
     frames: list[bytes]
 
@@ -113,9 +121,8 @@ class LoopbackServer:
         while self._passing:
             yield self._arrival(self._passing.popleft())
         while self._ended:
-            ended = self._ended.popleft()
-            if ended.route and self.connections.by_route[ended.route] is ended:
-                yield Lost(ended.route)
+            if route := self._ended.popleft().route:
+                yield Lost(route)
 
     def send(self, route: bytes, message: Message, parcel: Parcel = Parcel()) -> Receipt:  # noqa: B008
         frames = [bytes(frame) for frame in encode(message, parcel)]
@@ -127,6 +134,10 @@ class LoopbackServer:
         connection.carried_down += wire.message_bytes(map(len, frames))
         self.peers[route].inbox.append(frames)
         return receipt
+
+    def hang_up(self, route: bytes) -> None:
+        if (connection := self.connections.of_route(route)) is not None:
+            connection.hang_up()
 
     def close(self) -> None:
         for peer in self.peers.values():
@@ -144,7 +155,7 @@ class LoopbackServer:
             self._ended.append(connection)
 
     def _arrival(self, passing: _Passing) -> Event:
-        route, connection, lengths = passing.sender.route, passing.connection, list(map(len, passing.frames))
+        route, connection, lengths = passing.route, passing.connection, list(map(len, passing.frames))
         connection.carried_up += wire.message_bytes(lengths)
         if connection.route is None:
             connection.identify(route)
@@ -176,13 +187,14 @@ class LoopbackClient:
     ):
         self.num_connects = 0
         self.connected = False
-        self.route = f"{client}.{next(self._numbers):016x}".encode()
+        self.connection: LoopbackConnection | None = None
+        self._process = f"{client}.{next(self._numbers):016x}"
+        self.route = b""
         self.key_owner = key_owner
         self.inbox: deque[list[bytes]] = deque()
         self._server, self._limits = server, limits
-        self._outbox: list[list[bytes]] = []
         self._refusal: str | None = None
-        server.peers[self.route] = self
+        self._greet: Callable[[], None] = lambda: None
         if connected:
             self.connect()
 
@@ -197,25 +209,33 @@ class LoopbackClient:
     def send(self, message: Message, parcel: Parcel = Parcel()) -> None:  # noqa: B008
         self.send_frames([bytes(frame) for frame in encode(message, parcel)])
 
+    @contextlib.contextmanager
+    def kept(self, greet: Callable[[], None]) -> Iterator[None]:
+        self._greet = greet
+        yield
+        self._greet = lambda: None
+
+    def diagnose(self) -> str:
+        return "nothing listens there"
+
     def close(self) -> None:
         self.cut()
 
     # ---------------------------------------------------------------------------- what only a test can do
 
     def send_frames(self, frames: list[bytes]) -> None:
-        """Anything at all; kept until there is a connection."""
+        """Anything at all; lost where there is no connection."""
         if self.connected:
-            self._server.take(_Passing(self, self._connection, frames))
-        else:
-            self._outbox.append(frames)
+            self._server.take(_Passing(self, self.route, self.connection, frames))
 
     def connect(self) -> None:
         """For the first time or again."""
+        self.route = f"{self._process}.{self.num_connects:04x}".encode()
+        self._server.peers[self.route] = self
         self.connected, self.num_connects = True, self.num_connects + 1
-        self._connection = self._server.connections.accept()
-        kept, self._outbox = self._outbox, []
-        for frames in kept:
-            self.send_frames(frames)
+        self.connection = self._server.connections.accept()
+        self.connection.peer = self
+        self._greet()
 
     def cut(self, *, noticed: bool = True, lossy: bool = False) -> None:
         """The connection ends, and if it is `lossy` so does what the server has not read yet.
@@ -224,7 +244,7 @@ class LoopbackClient:
         """
         if self.connected:
             self.connected = False
-            self._server.lose(self._connection, noticed=noticed, lossy=lossy)
+            self._server.lose(self.connection, noticed=noticed, lossy=lossy)
 
     def refuse(self, reason: str) -> None:
         """The handshake fails for good."""

@@ -4,7 +4,10 @@ Clients hold classes {0, 1}, {1} and {0, 1, 2}; a prototype has two numbers; the
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -25,15 +28,23 @@ UP_BYTES, DOWN_BYTES, HEADER_BYTES, HANDSHAKE_BYTES = 100, 400, 10, 50
 """On the wire, of one message."""
 
 
-def make_run(path: Path, *, method: str = "fedproto", dataset: str = "spiral", wire: bool = True) -> Path:
-    """`wire=False`: as a run in one process."""
+def make_run(
+    path: Path,
+    *,
+    method: str = "fedproto",
+    dataset: str = "spiral",
+    wire: bool = True,
+    settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    correct: Mapping[int, tuple[int, ...]] = MappingProxyType(CORRECT),
+) -> Path:
+    """`wire=False`: as a run in one process. `correct`: another result than CORRECT."""
     layer = {"run": {"clients": 3, "rounds": 2}, "data": {"dataset": dataset}, "method": {"name": method}}
-    folder = RunFolder.create(path, build([layer]))
+    folder = RunFolder.create(path, build([layer, settings]))
     folder.write_partition(TRAIN_MC, TEST_MC)
     events = [{"event": "started", "time": 100.0}]
-    for round, correct in CORRECT.items():
+    for round, right in correct.items():
         trains = round < 2
-        _add_round(folder, round, correct, trains=trains, wire=wire)
+        _add_round(folder, round, right, trains=trains, wire=wire)
         said = {"event": "round_finished", "time": 105.0 + 5 * round, "round": round, "seconds": ROUND_SECONDS}
         events.append(said)
     (folder.path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -45,7 +56,7 @@ def make_run(path: Path, *, method: str = "fedproto", dataset: str = "spiral", w
     }
     if wire:
         folder.write_ledger(_ledger())
-        summary["audit"] = {"connections": 3, "checked": 3, "agree": 3, "heartbeats": 0, "differences": []}
+        summary["audit"] = {"connections": 3, "checked": 3, "agree": 3, "cut": [], "differences": []}
     folder.write_summary(summary)
     return path
 

@@ -29,6 +29,7 @@ def main() -> None:
         request = json.loads(line)
         if "start" in request:
             answer: int | None = start(**request["start"])
+            exit_codes.pop(answer, None)  # of an earlier command with this number: there are only 32,768 of them
         else:
             answer = poll(request["poll"], exit_codes)
         print(json.dumps(answer), flush=True)

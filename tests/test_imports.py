@@ -133,6 +133,16 @@ def test_a_client_never_loads_a_generator_nor_methods_that_it_may_not_need(pytho
     assert "pandas" not in loaded, "tables are for those who look at results"
 
 
+def test_clients_that_compute_nothing_are_forked_from_a_parent_without_torch(
+    python: Start, tmp_path: Path
+) -> None:
+    heavy = ("torch", "torchvision", "scipy", "pandas", "sklearn", "PIL", "rich", "psutil")
+    (tmp_path / "probe.py").write_text(
+        f"import sys\nimport nodes.client.light\nprint('loaded', *sorted(set({heavy}) & sys.modules.keys()))\n"
+    )
+    assert python(tmp_path / "probe.py", fresh=True).succeed().stdout == "loaded\n"
+
+
 def test_help_does_not_wait_for_torch(python: Start, tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(
         "import sys\nfrom nodes.cli import fedsim\nfedsim(['--help'], standalone_mode=False)\n"

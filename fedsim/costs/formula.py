@@ -1,10 +1,11 @@
-"""What a round costs in elements: a formula that follows from the contract.
+"""What a round costs: elements by a formula that follows from the contract, and bytes by it and the encodings.
 
     Contract(up={"prototypes": Field(PROTOTYPES, "n K")}, down={"prototypes": Field(PROTOTYPES, "C K")})
 
 is K·ΣC up and M·K·C down. A formula counts the elements of one round in which all clients take part, as the papers
 do, over letters: M clients, C classes, K features, ΣC the classes held summed over clients, U the classes that any
-client holds (all C, as a rule), the input's (`ch h w` of an image), and those that a method's `sizes` defines.
+client holds (all C, as a rule), the input's (`ch h w` of an image, `length` of a text), and those that a method's
+`sizes` defines.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import numpy as np
 
 from fedsim.contract import CLASSES_HELD, DIRECTIONS, Contract, Field
 from fedsim.data import Subset
+from fedsim.encodings import Chosen
+from fedsim.encodings.base import Encoding
 from fedsim.learning.training import samples_per_epoch
 from fedsim.method import Setting
 
 ALL_HELD, ANY_HELD = "ΣC", "U"
-_ORDER = ("M", "", "K", "C", "ch", "h", "w", ANY_HELD, ALL_HELD)
+_ORDER = ("M", "", "K", "C", "ch", "h", "w", "sensors", "length", ANY_HELD, ALL_HELD)
 """Of letters in a product; those of a method come where the empty one stands."""
 
 Product = tuple[str, ...]
@@ -55,6 +58,29 @@ class Formula:
 def formulae(contract: Contract) -> dict[str, Formula]:
     """By direction, as the contract names them: of a round, and of the set-up before the first one."""
     return {way: _formula(getattr(contract, way).values(), up=way.endswith("up")) for way in DIRECTIONS}
+
+
+def payload_bytes(setting: Setting, contract: Contract, chosen: Chosen) -> dict[str, int | None]:
+    """By direction: all bytes of arrays, in their encodings, of a round in which all clients take part; None where
+    those of one depend on its values."""
+    covered = [classes_covered(setting, client) for client in range(setting.task.num_clients)]
+    held = [len(classes) for classes in covered]
+    anyone = [len(set().union(*covered))] * len(held)
+    found: dict[str, int | None] = {}
+    for way in DIRECTIONS:
+        sizes = [
+            _field_bytes(item, setting.rehearsed_dimensions | {CLASSES_HELD: number}, chosen[way].get(name))
+            for name, item in getattr(contract, way).items()
+            for number in (held if way.endswith("up") else anyone)
+        ]
+        known = [size for size in sizes if size is not None]
+        found[way] = sum(known) if len(known) == len(sizes) else None
+    return found
+
+
+def _field_bytes(field: Field, letters: Mapping[str, int], encoding: Encoding | None) -> int | None:
+    shape = tuple(int(word) if word.isdigit() else letters[word] for word in field.words)
+    return (encoding or Encoding()).num_bytes(shape, field.numpy_dtype)
 
 
 def pretty(formula: str) -> str:

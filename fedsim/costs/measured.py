@@ -18,7 +18,7 @@ WAYS = ("up", "down")
 
 AMOUNTS = (
     *("formula_elements", "elements", "payload_bytes", "message_bytes", "wire_bytes"),
-    *("kernel_bytes", "heartbeat_bytes", "largest_client_bytes"),
+    *("kernel_bytes", "largest_client_bytes", "formula_bytes", "decoded_bytes"),
 )
 
 
@@ -37,15 +37,19 @@ class Flow:
     wire_bytes: int
     kernel_bytes: int | None = None
     """None where there is nothing to compare: no counters on this platform, or part of joining."""
-    heartbeat_bytes: int = 0
-    """Of the wire bytes."""
     largest_client_bytes: int = 0
     """Wire bytes of the client with the most of them."""
     printed: Printed | None = None
+    encoding: str = ""
+    """Which kinds travel in which encoding; nothing where all are as they are."""
+    formula_bytes: int | None = None
+    """Payload bytes that follow from shapes and encodings; None where they are not known."""
+    decoded_bytes: int | None = None
+    """The payload as both ends have it in memory; None where it is not known."""
 
     @property
     def formula_agrees(self) -> bool:
-        return self.formula_elements == self.elements
+        return self.formula_elements == self.elements and self.formula_bytes in (None, self.payload_bytes)
 
     @property
     def kernel_agrees(self) -> bool | None:
@@ -64,6 +68,7 @@ class Flow:
 def both_ways(up: Flow, down: Flow, printed: Printed | None = None) -> Flow:
     """Up and down together, as FedTGP's table 5 counts."""
     sums: dict[str, Any] = {"way": "both", "printed": printed}
+    sums["encoding"] = up.encoding if up.encoding == down.encoding else ""
     for name in AMOUNTS:
         amounts = (getattr(up, name), getattr(down, name))
         sums[name] = None if None in amounts else sum(amounts)
@@ -110,7 +115,6 @@ class SettingCosts:
     refused: Mapping[str, str] = field(default_factory=dict)
     """Methods that cannot work here, by title, and why: the dash in the papers' tables."""
     curve: bool = False
-    heartbeat_seconds: float = 0.0
 
     @property
     def title(self) -> str:

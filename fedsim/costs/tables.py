@@ -14,7 +14,7 @@ from fedsim.costs.printed import printed_formulae
 NUMBERS_FROM = 3
 """The first column of numbers."""
 
-FLOW_COLUMNS = ("way", "formula", *AMOUNTS, "overhead_percent", "formula_agrees", "kernel_agrees")
+FLOW_COLUMNS = ("way", "encoding", "formula", *AMOUNTS, "overhead_percent", "formula_agrees", "kernel_agrees")
 CSV_COLUMNS = (
     *("dataset", "group", "clients", "rounds", "curve", "method", *FLOW_COLUMNS),
     *("paper_millions", "paper_source", "note"),
@@ -23,8 +23,8 @@ CSV_COLUMNS = (
 DASH = "–"
 
 
-def cells(method: MethodCost, flow: Flow) -> dict[str, str]:
-    """One line of a table for people, by heading."""
+def cells(method: MethodCost, flow: Flow, *, coded: bool = False) -> dict[str, str]:
+    """One line of a table for people, by heading; `coded` where any line of it is about encodings."""
     kernel = DASH if flow.kernel_bytes is None else f"{flow.kernel_bytes:,} {mark(flow.kernel_agrees)}"
     return {
         "method": method.title if flow.way == "up" else "",
@@ -32,12 +32,30 @@ def cells(method: MethodCost, flow: Flow) -> dict[str, str]:
         "formula": pretty(flow.formula),
         "by formula": f"{flow.formula_elements:,}",
         "elements": f"{flow.elements:,} {mark(flow.formula_agrees)}",
+        **(encoded_cells(flow) if coded else {}),
         "payload B": f"{flow.payload_bytes:,}",
         "message B": f"{flow.message_bytes:,}",
         "wire B": f"{flow.wire_bytes:,}",
         "kernel B": kernel,
         "overhead": overhead(flow),
         "paper, M": printed(flow),
+    }
+
+
+def is_coded(setting: SettingCosts) -> bool:
+    return any(flow.encoding for method in setting.methods for flow in method.flows)
+
+
+def encoded_cells(flow: Flow) -> dict[str, str]:
+    """What travels in which encoding, what it is in memory, and how many bytes follow from that."""
+
+    def number(value: int | None) -> str:
+        return DASH if value is None else f"{value:,}"
+
+    return {
+        "encoding": flow.encoding or DASH,
+        "decoded B": number(flow.decoded_bytes),
+        "payload by formula": number(flow.formula_bytes),
     }
 
 
@@ -120,7 +138,8 @@ def markdown_table(rows: Sequence[Mapping[str, str]], numbers_from: int = NUMBER
 
 
 def to_markdown(setting: SettingCosts) -> str:
-    rows = [cells(method, flow) for method in setting.methods for flow in method.flows]
+    coded = is_coded(setting)
+    rows = [cells(method, flow, coded=coded) for method in setting.methods for flow in method.flows]
     parts = [f"## {setting.title}", *([markdown_table(rows)] if rows else [])]
     parts.append("\n".join(f"- {line}" for line in [*legend(setting), f"{verdict(setting)}."]))
     if setting.refused:

@@ -7,9 +7,13 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
+
+from fedsim.data import feeding
+from fedsim.data.inputs import InputShape, Kind
 
 CHUNK_BYTES = 512 * 1024
 """Batches are converted this many bytes of float32 at a time: small enough to stay in a core's cache, large
@@ -20,8 +24,8 @@ enough that batches of ten do not pay a dozen calls each."""
 class Dataset:
     """All samples of a data set. The first `num_train` rows are the official training set.
 
-    `inputs` is memory-mapped: either images, uint8 (N, H, W, ch), which are normalised when a batch is made,
-    or float32 (N, ...) in the layout that models read, which is passed on as it is.
+    `inputs` is memory-mapped: images, uint8 (N, H, W, ch), which are normalised when a batch is made; tokens,
+    int32 (N, L), see `inputs.py`; or float32 (N, ...) in the layout that models read, which is passed on as it is.
     """
 
     name: str
@@ -32,6 +36,10 @@ class Dataset:
     class_names: Sequence[str] = ()
     """Where the source has names for its classes; without any, a class is called by its number."""
     known_fingerprint: str = ""
+    kind: Kind | Literal[""] = ""
+    """What a sample is, where its number of dimensions does not say it."""
+    vocabulary: int = 0
+    """How many tokens there are, of texts."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -42,17 +50,18 @@ class Dataset:
         return self.class_names[label] if self.class_names else str(label)
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample as a model sees it: (ch, h, w), or (D,)."""
+    def input_shape(self) -> InputShape:
+        """The shape of one sample as a model sees it, (ch, h, w) or (D,), and what it is."""
         if self.inputs.dtype == np.uint8:
             height, width, channels = self.inputs.shape[1:]
-            return channels, height, width
-        return tuple(self.inputs.shape[1:])
+            return InputShape((channels, height, width), "image")
+        return InputShape(self.inputs.shape[1:], self.kind, self.vocabulary)
 
 
 def fingerprint_of(dataset: Dataset) -> str:
     """A hash of all inputs and labels in their order, of the number of classes and where the test set starts."""
-    digest = hashlib.sha256(f"{dataset.num_classes}/{dataset.num_train}".encode())
+    vocabulary = f"/{dataset.vocabulary}" if dataset.vocabulary else ""
+    digest = hashlib.sha256(f"{dataset.num_classes}/{dataset.num_train}{vocabulary}".encode())
     for array in (dataset.inputs, dataset.labels):
         little_endian = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         digest.update(f"/{little_endian.dtype.str}{little_endian.shape}".encode())
@@ -85,7 +94,7 @@ class Subset:
         order: np.ndarray | None = None,
         device: torch.device | str | None = None,
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """(x, y) per batch: x float32 (B, ch, h, w) normalised to [-1, 1], y int64 (B,).
+        """(x, y) per batch: x float32 (B, ch, h, w) normalised to [-1, 1], or whatever a sample is; y int64 (B,).
 
         `order` is a permutation of range(len(self)); without it the order is the one that the partition drew.
         """
@@ -96,14 +105,15 @@ class Subset:
         chunk_size = batch_size * max(1, CHUNK_BYTES // (batch_size * sample_bytes))
         for first in range(0, stop, chunk_size):
             last = min(first + chunk_size, stop)
-            x = _as_model_input(np.take(self.dataset.inputs, rows[first:last], axis=0), device)
-            y = torch.from_numpy(labels[first:last].copy()).to(device)
+            x = _as_model_input(feeding.take(self.dataset.inputs, rows[first:last], device))
+            y = feeding.to_device(labels[first:last].copy(), device)
             yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
 
 
-def _as_model_input(rows: np.ndarray, device: torch.device | str | None) -> torch.Tensor:
+def _as_model_input(raw: torch.Tensor) -> torch.Tensor:
     """Images travel to the device as bytes and become floats there: a quarter of the copy."""
-    raw = torch.from_numpy(rows).to(device)
+    if raw.dtype is torch.int32:
+        return raw.long()  # token numbers, as layers want them
     if raw.dtype is not torch.uint8:
         return raw
     # x / 127.5 - 1 has the very bits of (x / 255 - .5) / .5: doubling is exact in binary floating point.

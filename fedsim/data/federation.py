@@ -1,13 +1,15 @@
 """The data side of one experiment: which samples each client holds, what is public, what tests the server."""
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from fedsim.config import Data, Experiment
-from fedsim.data import partition, store
+from fedsim.data import partition, sources, store
 from fedsim.data.dataset import ClientData, Dataset, Subset
+from fedsim.data.inputs import InputShape
 from fedsim.errors import UserError
 from fedsim.seeds import Streams
 
@@ -43,7 +45,16 @@ class Federation:
     @cached_property
     def _stored(self) -> store.Stored:
         settings = self.experiment.data
-        stored = store.open_dataset(settings.dataset, settings.data_dir, settings.image_size, settings.label)
+        wish = sources.Wish(
+            text=settings.text,
+            vocabulary=settings.vocabulary,
+            length=settings.sequence_length,
+            tokenizer=settings.tokenizer,
+            group=settings.group,
+            published=settings.preparation == "published",
+        )
+        where = settings.dataset, settings.data_dir
+        stored = store.open_dataset(*where, settings.image_size, settings.label, wish, settings.shape)
         if stored.client_sizes is not None:
             self._refuse_what_is_ready_made(stored.dataset.name)
         return stored
@@ -73,6 +84,17 @@ class Federation:
         return self._stored.client_sizes is not None
 
     @property
+    def ready_made_clients(self) -> int | None:
+        """Among how many clients it does so."""
+        sizes = self._stored.client_sizes
+        return None if sizes is None else len(sizes)
+
+    @property
+    def num_train(self) -> int:
+        """Samples that clients or the public may have for training."""
+        return len(self._rows_before(self.dataset.num_train, without=self._global_test_rows))
+
+    @property
     def notes(self) -> list[str]:
         """What whoever starts the experiment should know of its data, a line each."""
         train, parts = self.experiment.train, self._drawn.parts
@@ -88,7 +110,7 @@ class Federation:
         return self.dataset.num_classes
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
+    def input_shape(self) -> InputShape:
         return self.dataset.input_shape
 
     @property
@@ -108,6 +130,35 @@ class Federation:
     def client(self, client: int) -> ClientData:
         part = self._drawn.parts[client]
         return ClientData(train=Subset(self.dataset, part.train), test=Subset(self.dataset, part.test))
+
+    def client_name(self, client: int) -> str:
+        """Who this client is in a natural partition, such as `subject 3`; nothing in others."""
+        if self.experiment.data.partition != "natural" or self.ready_made:
+            return ""
+        return self._natural_names[client]
+
+    @property
+    def num_natural_clients(self) -> int:
+        """Subjects or domains of the samples that clients share."""
+        return len(self._natural_names)
+
+    @cached_property
+    def _natural_names(self) -> list[str]:
+        groups = self._pool_groups
+        return [self._stored.group_names[group] for group in np.unique(groups)]
+
+    @property
+    def _pool_groups(self) -> np.ndarray:
+        """Whose samples those of the pool are."""
+        if self._stored.groups is None:
+            name = self.dataset.name
+            hint = {"har": "; its subject_train.txt and subject_test.txt would say so"}.get(name, "")
+            raise UserError(
+                f"data.partition = natural needs to know whose samples those of {name} are, and its files do not "
+                f"tell{hint}; choose dirichlet, pathological or iid, or give data with subjects or domains "
+                "(docs/data.md)."
+            )
+        return self._stored.groups[self._pool_rows]
 
     def class_counts(self) -> tuple[np.ndarray, np.ndarray]:
         """(M, C) training samples and (M, C) test samples of every client and class."""
@@ -168,6 +219,15 @@ class Federation:
         return np.sort(grouped[(starts[:, None] + np.arange(wanted)).ravel()])
 
     @cached_property
+    def fingerprint(self) -> str:
+        """Equal where every client has the same rows in the same order."""
+        digest = hashlib.sha256()
+        for part in self._drawn.parts:
+            for rows in (part.train, part.test):
+                digest.update(f"/{len(rows)}".encode() + rows.astype("<i8").tobytes())
+        return digest.hexdigest()[:32]
+
+    @cached_property
     def _drawn(self) -> _Drawn:
         settings, num_clients = self.experiment.data, self.experiment.run.clients
         key = self.dataset.fingerprint, settings, num_clients, self._seed, self.experiment.train.batch_size
@@ -180,7 +240,8 @@ class Federation:
     def _draw(self) -> _Drawn:
         """Every client's rows. One stream is drawn from throughout, first the partition, then each split."""
         if self._stored.client_sizes is not None:
-            return _Drawn(self._ready_made_parts(self._stored.client_sizes))
+            parts = self._ready_made_parts(self._stored.client_sizes)
+            return _Drawn([self._few_shots(part) for part in parts])
         settings, drawn = self.experiment.data, _Drawn()
         labels = self.dataset.labels[self._pool_rows]
         # numpy's legacy generator takes 32 bits; the published partitions are those of seed 1.
@@ -190,16 +251,27 @@ class Federation:
                 public = settings.public_samples
                 others = f" that {public} public ones leave" if public else ""
                 remedy = "lower data.public_samples or run.clients, " if public else "lower run.clients "
+                name = self.client_name(client)
                 raise UserError(
-                    f"client {client} gets {len(rows)} of {len(labels)} samples{others}, too few for a training "
+                    f"client {client}{f' ({name})' if name else ''} gets {len(rows)} of {len(labels)} "
+                    f"samples{others}, too few for a training "
                     f"part of {settings.train_fraction:.0%}; {remedy}or raise data.min_samples."
                 )
             if settings.stratified:
                 part = partition.stratified_split(rows, labels[rows], settings.train_fraction, random)
             else:
                 part = partition.split(rows, settings.train_fraction, random)
-            drawn.parts.append(partition.Part(self._pool_rows[part.train], self._pool_rows[part.test]))
+            own = partition.Part(self._pool_rows[part.train], self._pool_rows[part.test])
+            drawn.parts.append(self._few_shots(own))
         return drawn
+
+    def _few_shots(self, part: partition.Part) -> partition.Part:
+        """The first samples of each class to train on, as many as `data.few_shot` allows; all to be tested on."""
+        if not (most := self.experiment.data.few_shot):
+            return part
+        labels = self.dataset.labels[part.train]
+        before = [(labels[:row] == label).sum() for row, label in enumerate(labels)]
+        return partition.Part(part.train[np.array(before, dtype=np.int64) < most], part.test)
 
     def _partition(self, labels: np.ndarray, random: np.random.RandomState, notes: list[str]) -> list[np.ndarray]:
         settings, num_clients = self.experiment.data, self.experiment.run.clients
@@ -228,6 +300,8 @@ class Federation:
                 )
             case "iid":
                 return partition.iid(labels, num_clients)
+            case "natural":
+                return partition.natural(self._pool_groups, num_clients, self.dataset.name)
 
     def _ready_made_parts(self, client_sizes: np.ndarray) -> list[partition.Part]:
         """A PFLlib folder brings its own partition: all clients' training parts, then their test parts."""

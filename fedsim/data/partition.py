@@ -174,6 +174,17 @@ def iid(labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
     return [np.sort(by_class[client::num_clients]) for client in range(num_clients)]
 
 
+def natural(groups: np.ndarray, num_clients: int, name: str) -> list[np.ndarray]:
+    """One client for each subject or domain that has samples, in the order of their numbers."""
+    found = np.unique(groups)
+    if len(found) != num_clients:
+        raise UserError(
+            f"the samples of {name} come from {len(found)} subjects or domains, and a natural partition makes "
+            f"each one a client, not {num_clients}; set run.clients = {len(found)} (--clients {len(found)})."
+        )
+    return [np.flatnonzero(groups == group) for group in found]
+
+
 def split(rows: np.ndarray, train_fraction: float, random: np.random.RandomState) -> Part:
     """Shuffled train and test parts with the draws and the order of scikit-learn's `train_test_split`."""
     shuffled = rows[random.permutation(len(rows))]

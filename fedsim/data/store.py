@@ -10,8 +10,9 @@ every process that opens it first, while those forked from that process find it 
 
 import hashlib
 import json
+import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +38,26 @@ class Stored:
     train_only: bool
     client_sizes: np.ndarray | None
     """(M, 2) where the source brings its own partition, see `sources.Decoded`."""
+    groups: np.ndarray | None = None
+    group_names: tuple[str, ...] = ()
+    """Whose samples these are, where the source knows it."""
 
 
-def open_dataset(name: str, data_dir: str = "", image_size: int = 0, label: str = "") -> Stored:
+def open_dataset(
+    name: str,
+    data_dir: str = "",
+    image_size: int = 0,
+    label: str = "",
+    wish: sources.Wish | None = None,
+    shape: str = "",
+) -> Stored:
     """Find the data set, decode it unless a current copy exists, and map that copy."""
-    source = sources.locate(name, data_dir, image_size, label)
+    source = sources.locate(name, data_dir, image_size, label, wish)
+    if shape:
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
+            raise UserError(f"data.shape = {shape!r} is not valid; write 1x28x28 for images, 9x128 for signals.")
+        sides = tuple(map(int, shape.split("x")))
+        source = replace(source, shape=sides, settings=f"{source.settings}, shape {shape}")
     folder = cache_folder() / "decoded" / f"{source.name}-{key_of(source, image_size)}"
     if source.computed:
         if folder.name not in _COMPUTED or not _COMPUTED[folder.name].is_dir():
@@ -84,7 +100,8 @@ def _decode(source: sources.Source, image_size: int, folder: Path) -> Path:
 
 
 def _fill(source: sources.Source, image_size: int, folder: Path) -> str:
-    def allocate(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    def allocate(given: tuple[int, ...], dtype: type) -> np.ndarray:
+        shape = _shaped(source, given)
         wanted = shape_with_side(shape, dtype, image_size) if image_size else shape
         if wanted is None:
             raise UserError(
@@ -92,29 +109,43 @@ def _fill(source: sources.Source, image_size: int, folder: Path) -> str:
                 f"{shape[1:]}; unset it."
             )
         # Images of another size are read into memory first, and resized into the file below.
-        return _new_file(source, folder, shape, dtype) if wanted == shape else np.empty(shape, dtype)
+        array = _new_file(source, folder, shape, dtype) if wanted == shape else np.empty(shape, dtype)
+        return array.reshape(given)
 
     decoded = source.read(allocate)
-    inputs = decoded.inputs
+    inputs = unsized = decoded.inputs.reshape(_shaped(source, decoded.inputs.shape))
     if not isinstance(inputs, np.memmap):
         shape = shape_with_side(inputs.shape, inputs.dtype.type, image_size)
         assert shape is not None  # or it would not have been allocated
         inputs = _new_file(source, folder, shape, inputs.dtype.type)
-        resize_all(decoded.inputs, inputs)
+        resize_all(unsized, inputs)
     inputs.flush()
     _require_classes(decoded, source)
     np.save(folder / "labels.npy", decoded.labels, allow_pickle=False)
-    if decoded.client_sizes is not None:
-        np.save(folder / "client_sizes.npy", decoded.client_sizes, allow_pickle=False)
-    dataset = Dataset(source.name, inputs, decoded.labels, decoded.num_classes, decoded.num_train)
-    facts = {
-        "num_classes": decoded.num_classes,
-        "num_train": decoded.num_train,
-        "class_names": decoded.class_names,
-        "known_fingerprint": fingerprint_of(dataset),
-    }
+    for name in ("client_sizes", "groups"):
+        if (array := getattr(decoded, name)) is not None:
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    names = ("num_classes", "num_train", "class_names", "kind", "vocabulary")
+    facts = {name: getattr(decoded, name) for name in names}
+    fingerprint = fingerprint_of(Dataset(source.name, inputs, decoded.labels, **facts))
+    facts |= {"known_fingerprint": fingerprint, "group_names": decoded.group_names}
     (folder / "facts.json").write_text(json.dumps(facts))
-    return str(facts["known_fingerprint"])
+    return fingerprint
+
+
+def _shaped(source: sources.Source, given: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the samples as the user wants it, who says what the numbers of a vector are."""
+    if not source.shape:
+        return given
+    wanted, text = int(np.prod(source.shape)), "x".join(map(str, source.shape))
+    if source.is_text or given[1:] != (wanted,):
+        numbers = "words" if source.is_text else f"{given[1]} numbers"
+        has = numbers if len(given) == 2 else f"the shape {given[1:]} already"
+        raise UserError(
+            f"data.shape = {text} is for samples of {wanted} numbers each, but a sample of {source.name} has "
+            f"{has}; unset it or give another."
+        )
+    return given[0], *source.shape
 
 
 def _new_file(source: sources.Source, folder: Path, shape: tuple[int, ...], dtype: type) -> np.memmap:
@@ -140,7 +171,11 @@ def _map(source: sources.Source, folder: Path) -> Stored:
     inputs = np.load(folder / "inputs.npy", mmap_mode="c", allow_pickle=False)
     labels = np.load(folder / "labels.npy", mmap_mode="c", allow_pickle=False)
     facts = json.loads((folder / "facts.json").read_text())
-    clients = folder / "client_sizes.npy"
-    client_sizes = np.load(clients, allow_pickle=False) if clients.is_file() else None
+    group_names = tuple(facts.pop("group_names", ()))  # copies of earlier versions have none
+
+    def optional(name: str) -> np.ndarray | None:
+        path = folder / f"{name}.npy"
+        return np.load(path, allow_pickle=False) if path.is_file() else None
+
     dataset = Dataset(source.name, inputs, labels, **facts)
-    return Stored(dataset, source.train_only, client_sizes)
+    return Stored(dataset, source.train_only, optional("client_sizes"), optional("groups"), group_names)

@@ -54,7 +54,8 @@ def fit_images(images: Tensor, input_shape: tuple[int, ...]) -> Tensor:
     and grey or in three channels as they are."""
     channels, height, width = input_shape
     if images.shape[1] == 3 and channels == 1:
-        images = (images * images.new_tensor(LUMINANCE)[:, None, None]).sum(dim=1, keepdim=True)
+        luminance = torch.tensor(LUMINANCE, dtype=images.dtype).to(images.device)
+        images = (images * luminance[:, None, None]).sum(dim=1, keepdim=True)
     elif images.shape[1] == 1 and channels == 3:
         images = images.expand(-1, 3, -1, -1)
     factor = max(height / images.shape[2], width / images.shape[3])

@@ -1,5 +1,5 @@
 """What FML and FedKD have in common: a small auxiliary model that all clients share, and that every client's own
-model learns from while it learns from the own model.
+model learns from while it learns from the own model. FedMRL takes its common model from here.
 
 Each model has its task loss, and a distillation loss KL(teacher ‖ student) in which the other one is the teacher.
 The own model never leaves its client; the auxiliary one is averaged by the server and comes back every round.
@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from fedsim import method, models
 from fedsim.config import AboveZero, NonNegative, Section
+from fedsim.data.inputs import described
 from fedsim.equations.distillation import divergence
 from fedsim.errors import UserError
 from fedsim.families.uploads import Aggregation
 from fedsim.method import ClientContext, Metrics, ServerContext, Setting
 from fedsim.models import SplitModel, groups
+from fedsim.models.base import SMALLEST
 from fedsim.seeds import Streams
 
 
@@ -31,7 +33,7 @@ class MutualConfig(Section, frozen=True, kw_only=True):
     auxiliary: str = "published"
     """The model that all clients share: the name of any single model, or published. That is the first of the
     group, as a rule its smallest (not so in HtCNN8, where CNN2 is smaller); the 4-layer CNN where all clients have
-    the same extractor (Res34-HtC4, a single model); MLP for data that are not images."""
+    the same extractor (a single model), or fastText for texts and HARCNN-s2 for signals; MLP for vectors."""
     auxiliary_lr: AboveZero | Literal["auto"] = "auto"
     """Learning rate of the auxiliary model; auto: train.lr."""
     aggregation: Aggregation = "mean"
@@ -55,32 +57,37 @@ def auxiliary_name(context: ClientContext | ServerContext | Setting) -> str:
                 "give the name of a single model, such as CNN."
             )
         return groups.entries(wanted)[0].group
-    if len(context.task.input_shape) != 3:
-        return "MLP"
+    kind = described(context.task.input_shape).kind
+    if kind == "vector":
+        return SMALLEST[kind]
     extractors = [entry.model for entry in groups.entries(context.experiment.model.group)]
     if len(set(extractors)) == 1 and extractors[0] != "MLP":
-        return "CNN"
+        return SMALLEST[kind]
     return extractors[0]  # without the hidden layers that its head may have (HtFE8-HtC4)
 
 
-def new_auxiliary(context: ClientContext | ServerContext | Setting) -> SplitModel:
-    """The auxiliary model as it is before the first round: everywhere the same, so that it need not be sent."""
-    config = msgspec.structs.replace(context.experiment.model, group=auxiliary_name(context))
+def new_auxiliary(context: ClientContext | ServerContext | Setting, feature_dim: int = 0) -> SplitModel:
+    """The auxiliary model as it is before the first round: everywhere the same, so that it need not be sent. It
+    has K features unless another number is given."""
+    model = context.experiment.model
+    config = msgspec.structs.replace(
+        model, group=auxiliary_name(context), feature_dim=feature_dim or model.feature_dim
+    )
     with Streams(context.experiment.run.seed).seeded("auxiliary-init"):
         return models.build(config, 0, context.task.input_shape, context.task.num_classes)
 
 
-def auxiliary_shapes(context: ClientContext | ServerContext | Setting) -> SplitModel:
+def auxiliary_shapes(context: ClientContext | ServerContext | Setting, feature_dim: int = 0) -> SplitModel:
     """The auxiliary model without memory for its weights."""
     with torch.device("meta"):
-        return new_auxiliary(context)
+        return new_auxiliary(context, feature_dim)
 
 
-def check(setting: Setting) -> None:
+def check(setting: Setting, feature_dim: int = 0) -> None:
     """Whether there is such a model, and whether it can take these data."""
     name = auxiliary_name(setting)
     try:
-        auxiliary_shapes(setting)
+        auxiliary_shapes(setting, feature_dim)
     except UserError as error:
         reason = str(error).rstrip(".").split(";")[0]
         raise UserError(f"method.auxiliary cannot be {name}: {reason}; name another model.") from None

@@ -27,7 +27,7 @@ from fedsim.equations.class_vectors import (
 )
 from fedsim.errors import UserError
 from fedsim.families.uploads import COUNTS, PROTOTYPES, Uploaded, class_means, pack, stack_uploads
-from fedsim.learning.evaluation import NOTHING_TESTED, count_correct
+from fedsim.learning.evaluation import Predict, count_read_outs, largest
 from fedsim.method import Batch, Client, ClientContext, Metrics, Server, State, Step, Upload
 
 PUBLISHED_WEIGHTS = {"mse": 10.0, "l2": 0.1}
@@ -132,17 +132,32 @@ class PrototypeClient(Client):
         self.global_prototypes = ClassVectors(received.vectors_CK * self.config.scale, received.present_C)
 
     def evaluate(self) -> Metrics:
-        if self.config.evaluate_by == "logits":
-            return super().evaluate()
-        device, allowed_C = self.context.device, None
+        """By prototypes and by logits, from the same features: the nearest prototype may flip for a client while
+        its logits get better. Which of them is the accuracy, the options say; the other is told beside it."""
+        by_logits = self.config.evaluate_by == "logits"
+        lengths: list[Tensor] = []
+        counts = count_read_outs(
+            self.model,
+            self.data.test,
+            self.context.device,
+            {
+                "prototype_" if by_logits else "": self._by_prototypes(),
+                "" if by_logits else "logit_": lambda features_BK: largest(self.model.head(features_BK)),
+            },
+            forward=self.model.features,
+            watch=lambda features_BK: lengths.append(features_BK.norm(dim=1)),
+            further=self.measures_further,
+        )
+        return counts | ({"feature_norm": float(torch.cat(lengths).mean())} if lengths else {})
+
+    def _by_prototypes(self) -> Predict | None:
+        """Nearest prototype; None before there are any."""
+        allowed_C = None
         if self.config.restrict_to_local_classes:
-            allowed_C = torch.zeros(self.context.task.num_classes, dtype=torch.bool, device=device)
+            allowed_C = torch.zeros(self.context.task.num_classes, dtype=torch.bool, device=self.context.device)
             allowed_C[torch.as_tensor(self.data.classes, dtype=torch.int64)] = True
         local = self.config.evaluate_by == "local_prototype"
-        predict = nearest_prototype(self.local_prototypes if local else self.global_prototypes, allowed_C)
-        if predict is None:
-            return dict(NOTHING_TESTED)
-        return count_correct(self.model, self.data.test, device, forward=self.model.features, predict=predict)
+        return nearest_prototype(self.local_prototypes if local else self.global_prototypes, allowed_C)
 
     def train(self, round: int) -> Metrics:
         """With the method's loss; prototypes are gathered on the way, after it or, stale, before it."""
@@ -204,8 +219,8 @@ class PrototypeServer(Server):
         metrics: Metrics | None = None,
         records: Arrays | None = None,
     ) -> Step:
-        """The global prototypes go down. Beside what the method tells of them, it is told how far apart they are;
-        of some rounds they are recorded themselves, with those they were made from."""
+        """The global prototypes go down. Beside what the method tells of them, it is told how far apart they are
+        and how long, as clients use them; of some rounds they are recorded, with those they were made from."""
         config: PrototypeConfig = self.context.config
         down = pack(prototypes)
         ids_n = down.pop("class_ids") if config.all_classes_down else down["class_ids"]
@@ -216,6 +231,10 @@ class PrototypeServer(Server):
             "margin_mean": float(known.mean()) if len(known) else 0.0,
         }
         scale = np.float32(config.scale)
+        norms_n = np.linalg.norm(down["prototypes"] * scale, axis=1)
+        if len(norms_n):
+            separation |= {"prototype_norm": float(norms_n.mean()), "prototype_norm_min": float(norms_n.min())}
+            separation["prototype_norm_max"] = float(norms_n.max())
         recorded = {
             "global_margins": margins_C,
             "prototype_scale": np.array(scale),  # a client uses a prototype, and so a margin, times this

@@ -51,8 +51,9 @@ class DualConfig(PrototypeConfig, frozen=True, kw_only=True):
     # Public samples, and what is learnt from them
     public_data: Literal["known", "sent"] = "known"
     """known: clients own the data set and know the public samples by number. sent: once, at set-up."""
-    public_dtype: Literal["float32", "uint8"] = "float32"
-    """How public images travel if they do; uint8 is a quarter of the bytes and the very same images."""
+    public_dtype: Literal["float32", "uint8", "int32"] = "float32"
+    """How public samples travel if they do; images as uint8 are a quarter of the bytes and the very same images;
+    texts travel as int32."""
     logit_weighting: Literal["variance", "equal"] = "variance"
     """variance: Eq. 4. equal: the plain mean of the clients' logits."""
     kl: Literal["forward", "reverse", "printed"] = "forward"

@@ -1,6 +1,6 @@
 """The public samples as both sides have them, and what models say of them.
 
-Public samples are unlabelled training images that no client holds (`data.public_samples`), the same for everyone
+Public samples are unlabelled training samples that no client holds (`data.public_samples`), the same for everyone
 and always in the same order. A client that owns the data set knows them by their numbers, so nothing travels;
 otherwise they are sent once, at set-up. Either way both sides compute with the same bits. They come from the data
 set that clients hold the rest of, so their classes cannot be others.
@@ -8,6 +8,7 @@ set that clients hold the rest of, so their classes cannot be others.
 Dimensions: B batch, C classes, K features, P public samples, k some of them.
 """
 
+from collections.abc import Iterator
 from math import prod
 from typing import Literal
 
@@ -19,13 +20,17 @@ from torch import Tensor, nn
 from fedsim.config import Train
 from fedsim.contract import Arrays, Field, Fields, Payload
 from fedsim.data import Dataset, Subset
+from fedsim.data.feeding import to_device
+from fedsim.data.inputs import described
 from fedsim.errors import UserError
 from fedsim.learning.evaluation import outputs
-from fedsim.method import Batch, ClientContext, Setting, Task, Upload, filled
+from fedsim.method import Batch, ClientContext, Instead, Setting, Task, Upload, filled
 from fedsim.models import SplitModel
 
-DEFAULTS = {"data": {"public_samples": 2500, "global_test": True}}
+DEFAULTS: dict[str, dict[str, int]] = {"data": {"public_samples": 2500, "global_test": True}}
 """What methods with public samples ask of the data unless the user says otherwise."""
+SMALL_SHARE = 5
+"""Of a small data set one training sample in so many is public."""
 NEEDS = ("public samples", "equal or projected feature sizes")
 
 Source = Literal["known", "sent"]
@@ -36,13 +41,13 @@ Source = Literal["known", "sent"]
 
 def setup_fields(source: Source, dtype: str) -> Fields:
     """What goes down once: all public samples, a row each."""
-    return {"public": Field(Payload.IMAGES, "Np inputs", dtype)} if source == "sent" else {}
+    return {"public": Field(Payload.SAMPLES, "Np inputs", dtype)} if source == "sent" else {}
 
 
 def setup_arrays(source: Source, dtype: str, public: Subset) -> Arrays:
     if source == "known":
         return {}
-    if dtype == "uint8":
+    if dtype != "float32":  # as they are stored
         rows = np.take(public.dataset.inputs, public.indices, axis=0)
     else:
         rows = torch.cat([inputs for inputs, _ in public.batches(len(public))]).numpy()
@@ -50,14 +55,18 @@ def setup_arrays(source: Source, dtype: str, public: Subset) -> Arrays:
 
 
 def received(public_rows: np.ndarray, task: Task) -> Subset:
-    """The samples that came with the set-up. Bytes are pixels, floats are what models read."""
-    shape = task.input_shape
+    """The samples that came with the set-up. Bytes are pixels, whole numbers tokens, floats what models read."""
+    sample = described(task.input_shape)
+    shape: tuple[int, ...] = sample
     if public_rows.dtype == np.uint8:
-        channels, height, width = shape
+        channels, height, width = sample
         shape = (height, width, channels)
     num = len(public_rows)
     labels = np.full(num, -1, np.int64)
-    dataset = Dataset("public", public_rows.reshape(num, *shape), labels, task.num_classes, num)
+    inputs = public_rows.reshape(num, *shape)
+    dataset = Dataset(
+        "public", inputs, labels, task.num_classes, num, kind=sample.kind, vocabulary=sample.vocabulary
+    )
     return Subset(dataset, np.arange(num), labelled=False)
 
 
@@ -66,7 +75,27 @@ def sizes(setting: Setting) -> dict[str, int]:
     return {"Np": setting.experiment.data.public_samples, "inputs": prod(setting.task.input_shape)}
 
 
+def adapt(setting: Setting) -> Iterator[Instead]:
+    """A small data set cannot spare as many as published."""
+    if is_small(setting):
+        num_train = setting.federation.num_train
+        why = f"{setting.federation.dataset.name} has {num_train:,} training samples"
+        yield Instead("data", "public_samples", num_train // SMALL_SHARE, why)
+
+
+def is_small(setting: Setting) -> bool:
+    """Whether the published number of public samples is more than half of all that could be public."""
+    return DEFAULTS["data"]["public_samples"] > setting.federation.num_train / 2
+
+
 def check(setting: Setting) -> None:
+    """Raises UserError where a method with public samples that compares features cannot work."""
+    check_samples(setting)
+    for client in range(setting.task.num_clients):
+        require_comparable(setting.model(client), setting.experiment.method_name)
+
+
+def check_samples(setting: Setting) -> None:
     """Raises UserError where a method with public samples cannot work."""
     name, config = setting.experiment.method_name, setting.config
     if not setting.experiment.data.public_samples:
@@ -75,13 +104,13 @@ def check(setting: Setting) -> None:
     if used < 2:  # batch normalisation cannot train on one
         raise UserError(f"{name} would learn from {used} public sample; raise data.public_samples to 2 or more.")
     dataset = setting.federation.dataset
-    if config.public_data == "sent" and config.public_dtype == "uint8" and dataset.inputs.dtype != np.uint8:
+    stored = str(dataset.inputs.dtype)
+    fitting = "int32" if stored == "int32" else "float32"  # images may travel as bytes too
+    if config.public_data == "sent" and config.public_dtype not in (stored, fitting):
         raise UserError(
-            f"method.public_dtype = uint8 needs images, and samples of {dataset.name} are other numbers; "
-            "use float32."
+            f"method.public_dtype = {config.public_dtype} does not fit samples of {dataset.name}, which are "
+            f"{dataset.input_shape}; use {fitting}."
         )
-    for client in range(setting.task.num_clients):
-        require_comparable(setting.model(client), name)
 
 
 def require_comparable(model: SplitModel, method: str) -> None:
@@ -150,7 +179,7 @@ def stacked(uploads: list[Upload], name: str, device: torch.device) -> Tensor:
 
 def rows_of(batch: Batch, device: torch.device) -> Tensor:
     """Which samples of the subset a batch holds, to look up what is known of them."""
-    return torch.from_numpy(batch.rows_B).to(device)
+    return to_device(batch.rows_B, device)
 
 
 def training(train: Train, epochs: int, batch_size: int, lr: float) -> Train:

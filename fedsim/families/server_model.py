@@ -3,7 +3,7 @@
 Dimensions: B batch, C classes, K features, P public samples, k those that it learns from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -12,11 +12,18 @@ from torch import Tensor, nn
 
 from fedsim import models
 from fedsim.config import Experiment
+from fedsim.data.inputs import described
 from fedsim.errors import UserError
 from fedsim.families import public_samples
 from fedsim.learning.training import run_epochs
-from fedsim.method import Batch, ServerContext, Setting, Task
+from fedsim.method import Batch, Instead, ServerContext, Setting, Task
 from fedsim.models import SplitModel, groups
+from fedsim.models.base import FITTING_GROUPS
+
+SMALL_MODEL = "CNN2"
+"""Of the server, where there is little to learn from."""
+SMALL_EPOCHS = 5
+"""Of clients, in the same place; as FedProtoKD's paper has it everywhere."""
 
 
 def build_server_model(name: str, experiment: Experiment, task: Task) -> SplitModel:
@@ -39,6 +46,20 @@ def check(setting: Setting) -> None:
     with torch.device("meta"):
         model = build_server_model(name, setting.experiment, setting.task)
     public_samples.require_comparable(model, setting.experiment.method_name)
+
+
+def adapt(setting: Setting) -> Iterator[Instead]:
+    """A small data set needs no large model, and one that is made for images takes nothing else. What the server's
+    model learns is what clients agree on: after one pass over few samples that is one class for everything."""
+    yield from public_samples.adapt(setting)
+    if public_samples.is_small(setting):
+        yield Instead("train", "local_epochs", SMALL_EPOCHS, "clients must know something to agree on it")
+    name, kind = setting.federation.dataset.name, described(setting.task.input_shape).kind
+    if kind != "image":
+        first = groups.entries(FITTING_GROUPS[kind])[0].group
+        yield Instead("method", "server_model", first, f"samples of {name} are no images")
+    elif public_samples.is_small(setting):
+        yield Instead("method", "server_model", SMALL_MODEL, f"{name} is small")
 
 
 def adam(module: nn.Module, lr: float | None) -> torch.optim.Optimizer | None:

@@ -7,7 +7,8 @@ the rows (`pack`). A server stacks what came from all clients (`stack_uploads`) 
 Dimensions: C classes, K numbers of a row, n classes held, N rows of all clients together.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,12 +22,15 @@ from fedsim.errors import ContractError
 from fedsim.learning.evaluation import outputs
 from fedsim.learning.parameters import weighted_mean
 from fedsim.learning.training import samples_per_epoch
-from fedsim.method import ClientContext, Upload, filled
+from fedsim.method import ClientContext, Setting, Upload, filled
 
 PROTOTYPES: Fields = {"prototypes": Field(Payload.PROTOTYPES, "n K"), "class_ids": class_ids("n")}
 """A prototype for each class held, or for each that anyone holds."""
 COUNTS = Field(Payload.COUNTS, "n", "int32")
 """How many samples of each of these classes: a privacy cost."""
+
+_MANY_STEPS = 50_000
+"""Of a server in a round: about a minute of one core, with ten prototypes of 512 features."""
 
 Aggregation = Literal["weighted", "mean"]
 """Whether clients count by their numbers of training samples, or alike."""
@@ -44,6 +48,22 @@ def class_means(
     for vectors_BK, labels_B in outputs(model, data, context.device, forward=forward, num_samples=num_samples):
         means.add(vectors_BK, labels_B)
     return means
+
+
+def many_steps(setting: Setting) -> Iterator[str]:
+    """For a method's `notes`: a sentence where the server would take very many steps over all uploaded rows."""
+    config, experiment = setting.config, setting.experiment
+    held_MC = setting.federation.class_counts()[0] > 0
+    num_rows = math.ceil(held_MC.sum() * experiment.run.participation)
+    batch_size = config.server_batch_size or experiment.train.batch_size
+    num_steps = config.server_epochs * math.ceil(num_rows / batch_size)
+    if num_steps >= _MANY_STEPS:
+        follows = "" if config.server_batch_size else ", which is the clients' batch size, as published"
+        yield (
+            f"the server will take about {num_steps:,} steps a round: {config.server_epochs} epochs over "
+            f"{num_rows:,} uploaded rows in mini-batches of {batch_size}{follows}; a larger "
+            "method.server_batch_size takes fewer, with other results."
+        )
 
 
 def pack(vectors: ClassVectors, counts_C: Tensor | None = None, name: str = "prototypes") -> Arrays:

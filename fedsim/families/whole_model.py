@@ -13,7 +13,7 @@ Dimensions: B batch, C classes, K features.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.errors import UserError
 from fedsim.families.uploads import Aggregation, mean_of
 from fedsim.learning.parameters import flatten, load_flat
-from fedsim.method import Client, ClientContext, Metrics, Server, Setting, State, Step, Upload, filled
+from fedsim.method import Client, ClientContext, Instead, Metrics, Server, Setting, State, Step, Upload, filled
 from fedsim.models import SplitModel
 
 
@@ -73,6 +73,14 @@ def check(setting: Setting) -> None:
         raise UserError(
             f"the server cannot test {different[0]} on data.global_test while the statistics of its batch "
             "normalisation stay with the clients; set method.buffers = averaged."
+        )
+
+
+def adapt(setting: Setting) -> Iterator[Instead]:
+    first = setting.architectures[0]
+    if len(set(setting.architectures)) > 1:
+        yield Instead(
+            "model", "group", first, f"{setting.about.title} averages models, so all clients have the same"
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from fedsim.errors import UserError
 from fedsim.generators.base import Generator, choose_labels, labelled_pairs
 
-__all__ = ["Generator", "choose_labels", "for_clients", "labelled_pairs", "load"]
+__all__ = ["Generator", "choose_labels", "labelled_pairs", "load", "require_fit"]
 
 
 def load(path_or_name: str | Path = "", device: str | torch.device = "cpu") -> Generator:
@@ -41,9 +41,8 @@ def load(path_or_name: str | Path = "", device: str | torch.device = "cpu") -> G
     raise UserError(f"{path} is not a generator; give a StyleGAN .pkl, a Stable Diffusion folder, or tiny.")
 
 
-def for_clients(path_or_name: str | Path, input_shape: tuple[int, ...], device: torch.device) -> Generator:
-    """The generator, or the reason why its images are of no use to clients with samples of this shape."""
-    source = load(path_or_name, device)
+def require_fit(source: Generator, input_shape: tuple[int, ...]) -> None:
+    """UserError with the reason why its images are of no use to clients with samples of this shape."""
     (channels, height, width), (made_channels, made_height, made_width) = input_shape, source.image_shape
     if made_height < height or made_width < width:
         raise UserError(
@@ -55,4 +54,3 @@ def for_clients(path_or_name: str | Path, input_shape: tuple[int, ...], device: 
             f"the generator {source.name} makes images of {made_channels} channels, the clients' have {channels}; "
             "choose another with method.generator."
         )
-    return source

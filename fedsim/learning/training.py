@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedsim.config import Train
 from fedsim.data import Subset
+from fedsim.data.feeding import to_device
 from fedsim.seeds import Streams
 
 
@@ -91,14 +92,12 @@ def samples_per_epoch(num_samples: int, train: Train) -> int:
 
 
 def endless_rows(num: int, size: int, draw: np.random.Generator, device: torch.device) -> Iterator[Tensor]:
-    """Row numbers for ever: passes over all of `num` in random order, cut into batches of `size`, at most all."""
-    size = min(size, num)
-    waiting = np.zeros(0, np.int64)
+    """Row numbers for ever: passes over all of `num`, each in a random order and cut into batches of `size`. The
+    last batch of a pass has what is left; a single row is left out, as it has no variance to normalise by."""
     while True:
-        if len(waiting) < size:
-            waiting = np.concatenate([waiting, draw.permutation(num)])
-        yield torch.from_numpy(waiting[:size]).to(device)
-        waiting = waiting[size:]
+        for rows in torch.from_numpy(draw.permutation(num)).split(size):
+            if len(rows) > 1 or min(num, size) == 1:
+                yield to_device(rows, device)
 
 
 def _epochs(

@@ -2,12 +2,14 @@
 
 A method module has a docstring (paper, equations, what travels, every deliberate deviation), a `Config`,
 a function `contract(config)`, and the classes `Client` and `Server`. It may state `DEFAULTS` for other sections of
-the experiment (`{"data": {"public_samples": 2500}}`). Adding a method edits no other file.
+the experiment (`{"data": {"public_samples": 2500}}`) and have a function `notes(setting)` of what the user should
+know before the start. Adding a method edits no other file.
 
 A method need not lie here: `./my_method.py` is a file, `package.module` a module that Python finds, and installed
 packages register theirs in the entry-point group `fedsim.methods`. None is imported before it is asked for.
 """
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -17,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
-from fedsim import own_code
 from fedsim.errors import UnknownName, UserError
+from fedsim.own import loading
 
 ENTRY_POINTS = "fedsim.methods"
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -26,7 +28,13 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 def names() -> list[str]:
     """All methods that ship, found by module name without importing any of them."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return list(_names_in(tuple(__path__)))
+
+
+@cache
+def _names_in(folders: tuple[str, ...]) -> list[str]:
+    """Looked up once: an executor asks for every piece of work."""
+    return sorted(module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_"))
 
 
 @cache
@@ -74,13 +82,31 @@ def label(name: str) -> str:
     return Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
 
 
+@cache
+def title(name: str) -> str:
+    """As papers write it, `FedTGP` for fedtgp: read from the method's file, since its module would load torch."""
+    if is_own(name) and not name.endswith(".py"):
+        return label(name)
+    path = Path(name) if is_own(name) else Path(__file__).with_name(f"{name}.py")
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, SyntaxError, ValueError):
+        return label(name)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["ABOUT"]:
+            for keyword in node.value.keywords if isinstance(node.value, ast.Call) else ():
+                if keyword.arg == "title" and isinstance(keyword.value, ast.Constant):
+                    return str(keyword.value.value)
+    return label(name)
+
+
 def load(name: str) -> ModuleType:
     """Import a method module."""
     found = canonical(name)
     place = place_of(found)
     if place is None:
         return importlib.import_module(f"{__name__}.{found}")
-    return _completed(own_code.load_module(place), place, label(found))
+    return _completed(loading.load_module(place), place, label(found))
 
 
 def _completed(module: ModuleType, place: str, name: str) -> ModuleType:

@@ -33,6 +33,7 @@ Deliberate choices
 Dimensions: B batch, C classes, K features, M clients, b public samples of a round.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -53,10 +54,10 @@ from fedsim.families.server_model import ServerModel
 from fedsim.families.server_model import check as check_models
 from fedsim.families.uploads import COUNTS, PROTOTYPES, class_means, mean_per_class, pack, stack_uploads
 from fedsim.learning.evaluation import count_correct
-from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, Step, Upload
+from fedsim.method import About, Batch, ClientContext, Instead, Metrics, ServerContext, Setting, Step, Upload
 from fedsim.seeds import Streams
 
-__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
+__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="Fed2PKD",
@@ -83,8 +84,8 @@ class Config(Section, frozen=True, kw_only=True):
     """mean: every client's prototype counts alike. weighted: by its samples of the class; their counts travel."""
     public_data: Literal["known", "sent"] = "known"
     """known: clients own the data set and know the public samples by number. sent: once, at set-up."""
-    public_dtype: Literal["float32", "uint8"] = "float32"
-    """How public images travel if they do."""
+    public_dtype: Literal["float32", "uint8", "int32"] = "float32"
+    """How public samples travel if they do: images as floats or bytes, texts as int32."""
     evaluate_globally: bool = True
     """Let every client also be tested on the global test set: `global_accuracy`."""
     server_model: str = ""
@@ -115,6 +116,13 @@ def contract(config: Config) -> Contract:
 
 def sizes(setting: Setting) -> dict[str, int]:
     return public_samples.sizes(setting) | {"Nb": setting.config.batch}
+
+
+def adapt(setting: Setting) -> Iterator[Instead]:
+    yield from public_samples.adapt(setting)
+    if public_samples.is_small(setting):
+        few = min(setting.config.batch, setting.federation.num_train // public_samples.SMALL_SHARE)
+        yield Instead("method", "batch", few, "there are not more public samples")
 
 
 def check(setting: Setting) -> None:

@@ -14,10 +14,10 @@ Deliberate choices
 - A client with fewer samples than a batch sends back what it got, and counts as the others do.
 """
 
-from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, check, contract, sizes
+from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, adapt, check, contract, sizes
 from fedsim.method import About
 
-__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
+__all__ = ["ABOUT", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedAvg",

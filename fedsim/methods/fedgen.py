@@ -35,6 +35,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.contract import Arrays, Contract, Field, Payload
+from fedsim.data.feeding import to_device
 from fedsim.errors import ContractError, UserError
 from fedsim.families import shared_head
 from fedsim.families.shared_head import HEAD, NEEDS, HeadMeanConfig, SharedHeadClient, SharedHeadServer
@@ -139,7 +140,7 @@ class Draws:
         """(B,) labels and (B, Z) noise."""
         labels_B = torch.multinomial(self.weights_C, self.num, replacement=True, generator=self.random)
         noise_BZ = torch.rand(self.num, self.noise_dim, generator=self.random)
-        return labels_B.to(self.device), noise_BZ.to(self.device)
+        return to_device(labels_B, self.device), to_device(noise_BZ, self.device)
 
 
 class Client(SharedHeadClient):

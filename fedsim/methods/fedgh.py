@@ -22,14 +22,15 @@ from torch.nn.functional import cross_entropy
 from fedsim.config import Count, NonNegative, Positive, Section
 from fedsim.contract import Arrays, Contract
 from fedsim.families.shared_head import HEAD, NEEDS, SharedHeadClient, SharedHeadServer, check, sizes
-from fedsim.families.uploads import PROTOTYPES, Uploaded, class_means, pack, stack_uploads
+from fedsim.families.uploads import PROTOTYPES, Uploaded, class_means, many_steps, pack, stack_uploads
 from fedsim.learning.parameters import flatten
 from fedsim.method import About, Step, Upload
 from fedsim.server_optimizers.threads import one_thread
 
-__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
+__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "notes", "sizes"]
 
 ABOUT = About(title="FedGH", paper="Yi et al., ACM MM 2023", needs=NEEDS, evaluation="largest logit")
+notes = many_steps
 
 
 class Config(Section, frozen=True, kw_only=True):

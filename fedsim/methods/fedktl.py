@@ -19,7 +19,8 @@ Deliberate choices
 - Prototypes are the plain means that are printed, of outputs brought to length one; the published runs bring the
   means to length one again: `renormalize_prototypes=true`.
 - Cosines are kept off ±1, where the angle has no derivative. The ETF needs no more than C − 1 dimensions.
-- Each step takes as many pairs as a batch has samples, from reshuffled passes over all C; Eq. 4 takes all C.
+- Each step takes as many pairs as a batch has samples, from reshuffled passes over all C whose last batch may be
+  shorter, as in the published runs; Eq. 4 takes all C. A batch's own samples pass the network before its pairs.
 - μ, λ and η_S belong to the generator: the published ones for StyleGAN-XL (taken to be the conditional
   ones), StyleGAN3 and Stable Diffusion.
 - Generated images are shrunk to cover the clients' size and cut to it around the centre; for clients with grey
@@ -37,7 +38,7 @@ Dimensions: B batch, C classes, K features, P prototype, H latent, n classes hel
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
 from msgspec import Meta
@@ -47,6 +48,7 @@ from torch.nn.functional import cross_entropy, mse_loss, normalize
 from fedsim import method
 from fedsim.config import AboveZero, Count, Fraction, NonNegative, Positive, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
+from fedsim.data.inputs import described
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.equations.etf import arcface_loss, fit_images, simplex_etf, with_noise
 from fedsim.errors import UserError
@@ -56,6 +58,9 @@ from fedsim.learning.evaluation import count_correct
 from fedsim.learning.training import endless_rows
 from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
 from fedsim.server_optimizers.feature_transformer import FeatureTransformer
+
+if TYPE_CHECKING:
+    from fedsim.generators import Generator
 
 ABOUT = About(
     title="FedKTL",
@@ -198,10 +203,10 @@ def check(setting: Setting) -> None:
             f"method.etf_dim = {config.etf_dim} is too small for {task.num_classes} classes; "
             f"give at least {least}, or 0 for {task.num_classes}."
         )
-    if config.transfer != "none" and len(task.input_shape) != 3:
+    sample = described(task.input_shape)
+    if config.transfer != "none" and sample.kind != "image":
         raise UserError(
-            f"fedktl needs images, but a sample of this data set is {task.input_shape[0]} numbers; "
-            "choose another data set or method."
+            f"fedktl needs images, but a sample of this data set is {sample}; choose another data set or method."
         )
 
 
@@ -242,8 +247,9 @@ class Client(method.Client):
         """L^A + μ · L^M; L^A alone without pairs."""
         if self.pairs is None or self.projection is None:
             return self.classification_loss(batch)
-        transfer = self.transfer_loss(self.pairs, self.projection)
-        return self.classification_loss(batch) + self.config.mu * transfer
+        # Own samples pass the network first: running statistics of batch normalisation forget what came before.
+        own = self.classification_loss(batch)
+        return own + self.config.mu * self.transfer_loss(self.pairs, self.projection)
 
     def classification_loss(self, batch: Batch) -> Tensor:
         """L^A, Eq. 1."""
@@ -283,7 +289,7 @@ class Client(method.Client):
         return layer.to(self.context.device)
 
     def _pair_rows(self, round: int) -> Iterator[Tensor]:
-        """Which pairs each step takes: as many as a batch has samples, at most all."""
+        """Which pairs each step takes: as many as a batch has samples, or what a pass over all has left."""
         draw = self.context.streams.numpy("pair-order", client=self.context.client, round=round)
         size = self.context.experiment.train.batch_size
         return endless_rows(self.context.task.num_classes, size, draw, self.context.device)
@@ -312,13 +318,20 @@ class Server(method.Server):
             return
         from fedsim import generators  # clients share this module, and must not load what only the server needs
 
-        self.generator = generators.for_clients(self.config.generator, context.task.input_shape, context.device)
+        self.generator = self.make_generator(context)
+        generators.require_fit(self.generator, context.task.input_shape)
         if self.config.uploads:
             self.transformer = self._new_transformer()
         else:  # +CS: one latent for each of C labels
             draw = context.streams.torch("labelled-latents")
             labels_C = generators.choose_labels(self.generator, context.task.num_classes, draw)
             self.labelled_CH = self.generator.draw_labelled(labels_C, draw)
+
+    def make_generator(self, context: ServerContext) -> "Generator":
+        """What an own method overrides that brings a generator of its own."""
+        from fedsim import generators
+
+        return generators.load(self.config.generator, context.device)
 
     def setup(self, uploads: list[Upload]) -> Arrays:
         if self.config.transfer == "none" or self.config.uploads:

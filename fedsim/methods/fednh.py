@@ -80,6 +80,9 @@ def sizes(setting: Setting) -> dict[str, int]:
     return {"model": whole_model.sizes(setting)["model"] - own_head + int(setting.config.trainable_scale)}
 
 
+adapt = whole_model.adapt
+
+
 def check(setting: Setting) -> None:
     whole_model.check(setting)
     num_classes, feature_dim = setting.task.num_classes, setting.task.feature_dim

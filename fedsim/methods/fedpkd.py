@@ -35,12 +35,12 @@ from fedsim.families import public_samples
 from fedsim.families.prototypes import PrototypeServer
 from fedsim.families.prototypes_and_logits import DualConfig, after_the_lesson, dual_contract
 from fedsim.families.public_samples import DEFAULTS, NEEDS, stacked
-from fedsim.families.server_model import ServerModel, check
+from fedsim.families.server_model import ServerModel, adapt, check
 from fedsim.families.uploads import mean_per_class
 from fedsim.method import About, ServerContext, Setting, Step, Upload
 from fedsim.methods.fedprotokd import Client
 
-__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
+__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedPKD",

@@ -69,12 +69,12 @@ from fedsim.families import public_samples
 from fedsim.families.prototypes import PrototypeClient, PrototypeServer
 from fedsim.families.prototypes_and_logits import DualConfig, Share, Student, after_the_lesson, dual_contract
 from fedsim.families.public_samples import DEFAULTS, NEEDS, sizes, stacked
-from fedsim.families.server_model import ServerModel, adam, check
+from fedsim.families.server_model import ServerModel, adam, adapt, check
 from fedsim.families.uploads import Uploaded
 from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Step, Upload
 from fedsim.server_optimizers.actsp import ServerPrototypes
 
-__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "check", "contract", "sizes"]
+__all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedProtoKD",

@@ -25,12 +25,13 @@ from torch.nn.functional import cross_entropy
 from fedsim.config import AboveZero, Count, NonNegative, Positive
 from fedsim.equations.class_vectors import ClassVectors
 from fedsim.families.prototypes import PrototypeClient, PrototypeConfig, PrototypeServer, prototype_contract
-from fedsim.families.uploads import Uploaded, mean_per_class
+from fedsim.families.uploads import Uploaded, many_steps, mean_per_class
 from fedsim.method import About, Batch, ServerContext, Step, Upload
 from fedsim.server_optimizers.tgp import TrainablePrototypes, adaptive_margin
 
 ABOUT = About(title="FedTGP", paper="Zhang et al., AAAI 2024", evaluation="nearest global prototype")
 contract = prototype_contract
+notes = many_steps
 
 
 class Config(PrototypeConfig, frozen=True, kw_only=True):

@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedsim.config import NonNegative
-from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, check, contract, sizes
+from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, adapt, check, contract, sizes
 from fedsim.method import About, Batch
 
-__all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "sizes"]
+__all__ = ["ABOUT", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
 
 ABOUT = About(
     title="FedUV",

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedsim.config import Model
+from fedsim.data.inputs import InputShape, Kind, described
 from fedsim.errors import UserError
 
 
@@ -87,14 +88,33 @@ def feature_mapping(kind: str, backbone_dim: int, feature_dim: int) -> nn.Module
     return nn.AdaptiveAvgPool1d(feature_dim)  # takes (B, d) as B channels of one sample: the same numbers
 
 
+FITTING_GROUPS = {"tokens": "HtFE-txt-4", "signal": "HtFE-sen-2", "image": "HtCNN8", "vector": "MLP"}
+"""What to use for samples of a kind, of those that have groups of their own."""
+
+
+SMALLEST = {"tokens": "fastText", "signal": "HARCNN-s2", "image": "CNN", "vector": "MLP"}
+"""A model that is small for its kind, for what all clients or the server are to have beside the clients' own."""
+
+
+SAY_WHAT_NUMBERS_ARE = ", or, if they are pixels, say so with data.shape, as in 1x28x28"
+
+
+def require_kind(model: str, input_shape: tuple[int, ...], *kinds: Kind) -> InputShape:
+    """The shape, or the reason why this model cannot take such data."""
+    sample = described(input_shape)
+    if sample.kind not in kinds:
+        wanted = "numbers" if len(kinds) > 1 else {"tokens": "texts"}.get(kinds[0], f"{kinds[0]}s")
+        unless = SAY_WHAT_NUMBERS_ARE if sample.kind == "vector" else ""
+        raise UserError(
+            f"model {model} takes {wanted}, but a sample of this dataset is {sample}; "
+            f"use model.group = {FITTING_GROUPS[sample.kind]}{unless}."
+        )
+    return sample
+
+
 def image_sides(model: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
     """(channels, height, width), or the reason why this model cannot take such data."""
-    if len(input_shape) != 3:
-        raise UserError(
-            f"model {model} takes images, but a sample of this dataset is {input_shape[0]} numbers; "
-            "use model.group = MLP."
-        )
-    channels, height, width = input_shape
+    channels, height, width = require_kind(model, input_shape, "image")
     return channels, height, width
 
 

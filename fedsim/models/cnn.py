@@ -1,4 +1,4 @@
-"""The plain networks: the 4-layer CNN, the eight CNNs of HtCNN8, and an MLP for data that are not images.
+"""The plain networks: the 4-layer CNN, the eight CNNs of HtCNN8, and MLPs for all that is numbers.
 
 All CNNs are 5×5 convolutions without padding (32, then 64 channels), each with ReLU and 2×2 max pooling,
 followed by fully connected layers with ReLU, the last of which has 512 features.
@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsim.config import Model
 from fedsim.errors import UserError
-from fedsim.models.base import Architecture, Backbone, ChannelsLast, image_sides
+from fedsim.models.base import Architecture, Backbone, ChannelsLast, image_sides, require_kind
 
 CONV_CHANNELS = (32, 64)
 FEATURES = 512
@@ -30,6 +30,16 @@ HTCNN8 = {
 
 MLP_WIDTH = 64
 
+# Of the groups MLPs, MLP_1layer and MLP_layers: hidden layers before the one with 100 features.
+MLP_HIDDEN: dict[str, tuple[int, ...]] = {
+    "MLP-100": (),
+    "MLP-200-100": (200,),
+    "MLP-500-100": (500,),
+    "MLP-1000-500-100": (1000, 500),
+    "MLP-1000-500-200-100": (1000, 500, 200),
+}
+MLP_FEATURES = 100
+
 
 def cnn(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
     """`CNN1` to `CNN8`; `CNN`, the 4-layer CNN of the other groups, is `CNN2`: two convolutions, 512, C."""
@@ -44,7 +54,8 @@ def cnn(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
         side = {1: 6, 2: 16}[num_convs]
         raise UserError(
             f"model {name} takes images of at least {side}x{side} pixels, not "
-            f"{input_shape[1]}x{input_shape[2]}; use a dataset of larger images, or model.group = MLP."
+            f"{input_shape[1]}x{input_shape[2]}; set data.image_size = {side} where the data are your own, or use "
+            "model.group = MLP."
         )
     layers.append(nn.Flatten())
     for inputs, outputs in pairwise((channels * height * width, *hidden, FEATURES)):
@@ -60,6 +71,7 @@ def mlp(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
     paper does not give the hidden width; with 64 units and K = 2 the six arms are learnt within a few epochs
     as far as they can be told apart, and more units do not help. Images are flattened.
     """
+    require_kind(name, input_shape, "vector", "signal", "image")
     sizes = (prod(input_shape), *(MLP_WIDTH,) * 4, config.feature_dim)
     layers: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(sizes):
@@ -67,7 +79,17 @@ def mlp(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
     return Backbone(nn.Sequential(*layers[:-1]), config.feature_dim)
 
 
+def deep_mlp(name: str, input_shape: tuple[int, ...], config: Model) -> Backbone:
+    """Fully connected layers with ReLU, the last with 100 features; published for bags of 5,000 words."""
+    require_kind(name, input_shape, "vector", "signal", "image")
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise((prod(input_shape), *MLP_HIDDEN[name], MLP_FEATURES)):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
+    return Backbone(nn.Sequential(*layers), MLP_FEATURES)
+
+
 MODELS = {
+    **{name: Architecture(deep_mlp) for name in MLP_HIDDEN},
     "MLP": Architecture(mlp, 1),
     "CNN": Architecture(cnn, 140),
     "CNN1": Architecture(cnn, 210),

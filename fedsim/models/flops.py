@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedsim.config import Model
+from fedsim.data.inputs import example_batch
 from fedsim.models import SplitModel, build, groups
 
 PUBLISHED_SHAPE = (3, 32, 32)
@@ -58,7 +59,7 @@ def forward_flops(model: SplitModel, input_shape: tuple[int, ...]) -> int:
     model.eval()
     # Gradients stay on: without them attention takes a fused path that the counter does not know.
     with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, *input_shape, device=device))
+        model(example_batch(1, input_shape, device))
     return counter.get_total_flops()
 
 

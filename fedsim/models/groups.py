@@ -9,12 +9,12 @@ in them like any other: `CNN,./nets.py:Small,timm:mobilenetv3_small_050`.
 from dataclasses import dataclass
 from functools import cache
 
-from fedsim import own_code
 from fedsim.config import Model
 from fedsim.errors import UnknownName, UserError
-from fedsim.models import cnn, own, resnet_small, torchvision_zoo
+from fedsim.models import cnn, own, resnet_small, sensors, text, torchvision_zoo
+from fedsim.own import spelling
 
-MODELS = cnn.MODELS | resnet_small.MODELS | torchvision_zoo.MODELS
+MODELS = cnn.MODELS | resnet_small.MODELS | torchvision_zoo.MODELS | text.MODELS | sensors.MODELS
 
 _HTFE8 = "CNN,GoogLeNet,MobileNetV2,ResNet18,ResNet34,ResNet50,ResNet101,ResNet152"
 
@@ -33,7 +33,24 @@ GROUPS: dict[str, str] = {
     ),
     "Ht0": "ResNet8,MobileNetV2,ShuffleNetV2,EfficientNetB0",
     "FedProtoKD": "ResNet18,ResNet34,ResNet50,ResNet101,ResNet152",
+    "HtFE-img-5": "GoogLeNet,MobileNetV2,ResNet18,ResNet34,ResNet50",
+    "HtFE-txt-2": "fastText,LogisticRegression",
+    "HtFE-txt-4": "fastText,LogisticRegression,LSTM,BiLSTM",
+    "HtFE-txt-5-1": ",".join(f"Transformer-8x{layers}" for layers in text.SIZES),
+    "HtFE-txt-5-2": ",".join(f"Transformer-{heads}x4" for heads in text.SIZES),
+    "HtFE-txt-5-3": ",".join(f"Transformer-{both}x{both}" for both in text.SIZES),
+    "HtFE-txt-6": "fastText,LSTM,BiLSTM,Transformer-8x2,LogisticRegression,GRU",
+    "HtFE-sen-2": "HARCNN,HARCNN-s2",
+    "HtFE-sen-3": "HARCNN,HARCNN-s2,HARCNN-s3",
+    "HtFE-sen-5": "HARCNN,HARCNN-s2,HARCNN-s3,HARCNN1,HARCNN3",
+    "HtFE-sen-8": "HARCNN,HARCNN-s2,HARCNN-s3,HARCNN1,HARCNN1-s2,HARCNN1-s3,HARCNN3,HARCNN3-s2",
+    "MLPs": "MLP-100,MLP-500-100,MLP-1000-500-100,MLP-1000-500-200-100",
+    "MLP_1layer": "MLP-200-100,MLP-500-100",
+    "MLP_layers": "MLP-500-100,MLP-1000-500-100,MLP-1000-500-200-100",
 }
+
+ALIASES = {f"HtFE-img-{name}": f"HtFE{name}" for name in ("2", "3", "4", "8", "9", "8-HtC4")}
+"""Other names under which users of HtFLlib know a group."""
 
 PROJECTING_GROUPS = {"FedProtoKD"}
 """Published with a learnable projection to K; all others pool."""
@@ -54,7 +71,7 @@ class Entry:
     @property
     def name(self) -> str:
         """What people call it, and the name by which its first weights are drawn."""
-        return own_code.label(self.model) if self.is_elsewhere else self.group
+        return spelling.label(self.model) if self.is_elsewhere else self.group
 
     @property
     def group(self) -> str:
@@ -74,7 +91,7 @@ def is_known(name: str) -> bool:
 
 def label(group: str) -> str:
     """A group as people call it, wherever files of own models lie."""
-    return ",".join(own_code.label(part) for part in group.split(","))
+    return ",".join(spelling.label(part) for part in group.split(","))
 
 
 @cache
@@ -123,4 +140,4 @@ def _key(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-_NAMES = {_key(name): name for name in group_names()}
+_NAMES = {_key(name): name for name in group_names()} | {_key(name): known for name, known in ALIASES.items()}

@@ -3,6 +3,7 @@
     ./nets.py:Small                 called with what its signature asks for by name (`OFFERED`)
     timm:mobilenetv3_small_050      timm.create_model
     torchvision:convnext_tiny       torchvision.models.get_model
+    hf:./folder                     an encoder of texts from a local Hugging Face folder (`hf_encoder.py`)
 
 All become what the zoo's models are: a backbone that ends in d features, a mapping from d to K, and a head from K
 to the classes. Where they come apart is found with a small batch: the linear layer that is called last gives way
@@ -16,24 +17,25 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedsim import own_code
 from fedsim.compat import import_torchvision
 from fedsim.config import Model
+from fedsim.data.inputs import InputShape, described, example_batch
 from fedsim.errors import UnknownName, UserError
-from fedsim.models.base import Backbone, stem_conv
+from fedsim.models import hf_encoder
+from fedsim.models.base import SAY_WHAT_NUMBERS_ARE, Backbone, require_kind, stem_conv
+from fedsim.own import loading, spelling
 
-OFFERED = ("num_classes", "in_channels", "input_shape", "feature_dim")
+OFFERED = ("num_classes", "in_channels", "input_shape", "feature_dim", "vocabulary")
 """What a class or factory may take, by these names: classes, the first number of a sample's shape, that shape
-without the batch, and K."""
+without the batch, K, and the number of tokens where samples are texts (0 elsewhere)."""
 
-TIMM, TORCHVISION = "timm", "torchvision"
+TIMM, TORCHVISION, HF = "timm", "torchvision", "hf"
 BATCH = 2
 _SIDES = (32, 48, 64, 96, 128, 160, 224, 256, 299, 384)
 
@@ -51,34 +53,39 @@ class Parts:
 class Wish:
     """What a model is made for."""
 
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     num_classes: int
     feature_dim: int
 
     def offered(self) -> dict[str, Any]:
-        values = (self.num_classes, self.input_shape[0], self.input_shape, self.feature_dim)
+        shape = self.input_shape
+        values = (self.num_classes, shape[0], tuple(shape), self.feature_dim, shape.vocabulary)
         return dict(zip(OFFERED, values, strict=True))
 
     @property
     def size(self) -> str:
-        return "x".join(map(str, self.input_shape))
+        return "x".join(map(str, self.input_shape)) + " tokens" * (self.input_shape.kind == "tokens")
 
 
 def is_elsewhere(text: str) -> bool:
     """Whether an entry of a group names a model that is not of the zoo."""
-    place, name = own_code.split(text)
-    return place in (TIMM, TORCHVISION) or (own_code.names_code(text) and not name.isdecimal())
+    place, name = spelling.split(text)
+    return place in (TIMM, TORCHVISION, HF) or (spelling.names_code(text) and not name.isdecimal())
 
 
 def build(text: str, input_shape: tuple[int, ...], num_classes: int, config: Model) -> Parts:
     """Made on the CPU whatever the device, because it must be tried. On torch's meta device, where experiments are
     checked before they start, the result has no memory, and the model is also tried as in training.
     """
-    wish = Wish(input_shape, num_classes, config.feature_dim)
+    wish = Wish(described(input_shape), num_classes, config.feature_dim)
     device = torch.empty(0).device
     is_check = device.type == "meta"
     with torch.device("cpu"), torch.random.fork_rng(devices=[], enabled=is_check):
-        model = Candidate(own_code.label(text), _file(text), wish)
+        if text.startswith(f"{HF}:"):
+            encoder = hf_encoder.build(text, wish.input_shape)
+            encoder.module.to(device)
+            return Parts(encoder)
+        model = Candidate(spelling.label(text), _file(text), wish)
         parts = model.take_apart(_make(text, wish))
         if is_check:
             model.try_training(parts)
@@ -93,12 +100,9 @@ def build(text: str, input_shape: tuple[int, ...], num_classes: int, config: Mod
 
 
 def _make(text: str, wish: Wish) -> nn.Module:
-    place, name = own_code.split(text)
-    if place in (TIMM, TORCHVISION) and len(wish.input_shape) != 3:
-        raise UserError(
-            f"model {text} takes images, but a sample of this dataset is {wish.size} numbers; use "
-            "model.group = MLP."
-        )
+    place, name = spelling.split(text)
+    if place in (TIMM, TORCHVISION):
+        require_kind(text, wish.input_shape, "image")
     if place == TIMM:
         return _from_timm(name, wish)
     if place == TORCHVISION:
@@ -108,7 +112,7 @@ def _make(text: str, wish: Wish) -> nn.Module:
 
 def _from_own_code(text: str, place: str, name: str, wish: Wish) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # what a file draws when it is imported must not shift its weights
-        maker = own_code.load(place, name)
+        maker = loading.load(place, name)
     if isinstance(maker, nn.Module):
         raise UserError(
             f"{text} is a network already, and every client needs its own; give its class, or a function that "
@@ -116,7 +120,7 @@ def _from_own_code(text: str, place: str, name: str, wish: Wish) -> nn.Module:
         )
     if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, nn.Module)):
         raise UserError(f"{text} is no torch.nn.Module; give such a class, or a function that makes one.")
-    with own_code.explained(f"{text} cannot be made", own_code.file_of(place)):
+    with loading.explained(f"{text} cannot be made", loading.file_of(place)):
         network = maker(**_arguments(text, maker, wish))
     if not isinstance(network, nn.Module):
         raise UserError(f"{text} returns {type(network).__name__}, not a torch.nn.Module; return the network.")
@@ -170,8 +174,8 @@ def _require_known(library: str, name: str, known: list[str]) -> None:
 
 def _file(text: str) -> Path:
     """Where the line of an error is looked for."""
-    place, _ = own_code.split(text)
-    return Path(place) if place in (TIMM, TORCHVISION) else own_code.file_of(place)
+    place, _ = spelling.split(text)
+    return Path(place) if place in (TIMM, TORCHVISION) else loading.file_of(place)
 
 
 # ------------------------------------------------------------------------------------------------ taking apart
@@ -233,19 +237,22 @@ class Candidate:
         return Parts(Backbone(network, linear.in_features))
 
     def _batch(self, shape: tuple[int, ...] | None = None) -> torch.Tensor:
-        shape = (BATCH, *(shape or self.wish.input_shape))
-        return torch.linspace(-1, 1, prod(shape)).reshape(shape)
+        return example_batch(BATCH, shape or self.wish.input_shape)
 
     def _forward(self, network: nn.Module) -> Any:
         try:
             return network(self._batch())
         except (RuntimeError, ValueError, TypeError, AssertionError) as error:
             self._suggest_larger(network, error)
-            with own_code.explained(f"{self.name} cannot take samples of {self.wish.size}", self.file):
-                raise
+            sample = self.wish.input_shape
+            unless = f"let it take {sample}{SAY_WHAT_NUMBERS_ARE}" if sample.kind == "vector" else "mend it"
+            raise UserError(
+                f"{self.name} cannot take samples of {self.wish.size} ({loading.described(error, self.file)}); "
+                f"{unless}, and try again."
+            ) from error
 
     def _suggest_larger(self, network: nn.Module, error: Exception) -> None:
-        if len(self.wish.input_shape) != 3:
+        if self.wish.input_shape.kind != "image":
             return
         channels, height, width = self.wish.input_shape
         for side in _SIDES:
@@ -278,7 +285,7 @@ class Candidate:
     def try_training(self, parts: Parts) -> None:
         """Some networks give something else while they train, such as the logits of further heads."""
         module = copy.deepcopy(parts.backbone.module).train()
-        with torch.no_grad(), own_code.explained(f"{self.name} cannot be trained", self.file):
+        with torch.no_grad(), loading.explained(f"{self.name} cannot be trained", self.file):
             features = module(self._batch())
         expected = (BATCH, parts.backbone.dim)
         if not isinstance(features, torch.Tensor) or tuple(features.shape) != expected:

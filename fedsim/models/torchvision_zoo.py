@@ -39,7 +39,7 @@ def googlenet(name: str, input_shape: tuple[int, ...], config: Model) -> Backbon
     if min(height, width) < GOOGLENET_MIN_SIDE and not config.cifar_stem:
         raise UserError(
             f"model {name} takes images of at least {GOOGLENET_MIN_SIDE}x{GOOGLENET_MIN_SIDE} pixels, not "
-            f"{height}x{width}; set model.cifar_stem = true, or use a dataset of larger images."
+            f"{height}x{width}; set model.cifar_stem = true, or data.image_size where the data are your own."
         )
     network = _build("googlenet", aux_logits=False, init_weights=True)
     network.fc = nn.Identity()

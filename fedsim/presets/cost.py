@@ -1,7 +1,8 @@
 """How long runs will take here: samples × measured cost of the models ÷ speed of this machine's cores.
 
-The estimate is of the clients' work alone. What a server does in a round, the start of processes and disks come on
-top, and a GPU makes all of it shorter; it says hours or weeks, not minutes.
+The estimate is of the clients' work and of the one server's step that takes longer than that. What other servers
+do, the start of processes and disks come on top, and a GPU makes all of it shorter; it says hours or weeks, not
+minutes.
 """
 
 import math
@@ -19,6 +20,8 @@ from fedsim.models import groups
 PUBLISHED_PIXELS = 32 * 32
 EVALUATION_SHARE = 0.25
 """Time of a sample that is only passed through the model, to predict or for prototypes, as a share of training."""
+CLASSES_HELD_SHARE = 0.4
+"""Of all classes, that a client has samples of in the papers' Dirichlet partitions; more than half is rare."""
 _SIDE = 512
 _REPEATS = 20
 
@@ -52,8 +55,22 @@ def operations(experiment: Experiment) -> float | None:
     # Prototypes, logits and the like cost about one more pass; public samples are passed once or twice.
     trained = (num_train * train.local_epochs + 2 * data.public_samples * run.clients) * run.participation
     passed = num_train * run.participation + num_test / run.evaluate_every
-    area = math.prod(sizes.input_shape[1:]) / PUBLISHED_PIXELS if len(sizes.input_shape) == 3 else 1.0
-    return run.rounds * (trained + EVALUATION_SHARE * passed) * each * area * 1e6
+    area = 1.0
+    if len(sizes.input_shape) == 3:
+        area = (data.image_size**2 or math.prod(sizes.input_shape[1:])) / PUBLISHED_PIXELS
+    of_clients = (trained + EVALUATION_SHARE * passed) * each * area * 1e6
+    return run.rounds * (of_clients + _of_trainable_prototypes(experiment, sizes.num_classes))
+
+
+def _of_trainable_prototypes(experiment: Experiment, num_classes: int) -> float:
+    """Of FedTGP's server in a round, which may take longer than its clients: six C×K×K products a mini-batch."""
+    if experiment.method_name != "fedtgp":
+        return 0.0
+    config, run, data = experiment.method_config(), experiment.run, experiment.data
+    held = data.classes_per_client if data.partition == "pathological" else CLASSES_HELD_SHARE * num_classes
+    num_uploaded = run.clients * run.participation * min(held, num_classes)
+    steps = config.server_epochs * num_uploaded / (config.server_batch_size or experiment.train.batch_size)
+    return steps * 6 * 2 * num_classes * experiment.model.feature_dim**2 * config.use_transform
 
 
 def seconds(experiments: Iterable[Experiment], speed: float) -> float | None:

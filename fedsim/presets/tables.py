@@ -6,6 +6,7 @@ order, so `printed` has the layout of the paper's own table: one list for each r
 
     "46.94±0.12"  is a number as printed, in percent,
     "–"           is a dash that the paper prints; `dash` says what it means,
+    "·"           is a cell of ours, to compare with, that the paper has no number for,
     ""            is a cell that the paper does not have.
 
 A table without `printed` is a figure: what it shows is drawn from the runs.
@@ -24,7 +25,7 @@ import msgspec
 from fedsim.config import Experiment, build
 from fedsim.errors import UnknownName, UserError
 
-DASH = "–"
+DASH, OURS = "–", "·"
 Layer = dict[str, Any]
 Labels = dict[str, str]
 
@@ -109,7 +110,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             labels=labels,
             layers=(paper.base, self.base, *methods, *of_paper, *options, *of_table),
             metric=metric,
-            printed=parse_printed(text) if text and not is_dash else None,
+            printed=parse_printed(text) if text and text not in (DASH, OURS) else None,
             dash=self.dash if is_dash else "",
         )
 

@@ -7,12 +7,13 @@ metrics.csv      one row a round; the same bits for the same config and seed, ho
 clients.csv      one row a round and client, likewise
 timings.csv      where each client's time went (never the same twice)
 server_timings.csv  where the time of the server's step went, and the processors' time
+world.csv        who counted in a round by the virtual clock, where that decides; the same bits likewise
 ledger.csv       every byte, by round, client, direction, message and payload
 events.jsonl     what happened, as it happened
-metrics.tfevents what each round reports, for TensorBoard
+metrics.tfevents settings and what each round reports, for TensorBoard
 records/         arrays that a method's server recorded, one file a round
 final.safetensors  what the server would send next: the final global knowledge
-summary.json     the numbers of the closing table
+summary.json     the numbers of the closing table, and where they come from
 report.html, plots/  all of it for people, drawn when the run is over
 logs/, checkpoints/
 """
@@ -28,20 +29,25 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
-from fedsim import own_files
 from fedsim.config import Experiment, build, read_toml, to_layer
-from fedsim.errors import UserError
+from fedsim.errors import UserError, writing_to
 from fedsim.learning.stopwatch import Spent
-from fedsim.metrics import CLIENT_COLUMNS
-from fedsim.results.tensorboard import FILE_NAME as TENSORBOARD_FILE
-from fedsim.results.tensorboard import EventFile
+from fedsim.metrics import CLIENT_COLUMNS, GPU_PEAK_BYTES
+from fedsim.own import files
+from fedsim.results.trackers.tensorboard import FILE_NAME as TENSORBOARD_FILE
+from fedsim.results.trackers.tensorboard import EventFile
+from fedsim.version import __version__
+from fedsim.world.ruling import Ruling
 
 PARTITION_COLUMNS = ("client", "class", "train", "test")
 TIMING_COLUMNS = ("round", "client", "receive", "evaluate", "train", "upload", "save", "round_trip")
+WORLD_COLUMNS = ("round", "client", "outcome", "begins", "ends")
 SERVER_TIMING_COLUMNS = ("round", "part", "seconds", "cpu_seconds")
-BY_ROUND = ("metrics.csv", "clients.csv", "timings.csv", "server_timings.csv")
+_MADE_BY = "# fedsim "
+"""The first line of config.toml, before the version."""
+BY_ROUND = ("metrics.csv", "clients.csv", "timings.csv", "server_timings.csv", "world.csv")
 
 
 class RunFolder:
@@ -49,6 +55,8 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        self.provenance: Mapping[str, Any] = {}
+        """Taken down when a run begins, see `provenance`; part of its summary."""
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment) -> "RunFolder":
@@ -61,9 +69,10 @@ class RunFolder:
             ) from None
         except OSError as error:
             raise UserError(f"the results folder {path} cannot be made: {error.strerror}.") from None
-        layer = own_files.save_copies(to_layer(experiment), path / "code")
-        (path / "config.toml").write_text(tomli_w.dumps(layer))
-        (path / "logs").mkdir()
+        with writing_to(path):
+            (path / "logs").mkdir()
+            layer = files.save_copies(to_layer(experiment), path / "code")
+            _replace(path / "config.toml", f"{_MADE_BY}{__version__}\n{tomli_w.dumps(layer)}".encode())
         return cls(path)
 
     @classmethod
@@ -71,6 +80,12 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} is not a run folder: it has no config.toml.")
         return cls(path)
+
+    @property
+    def version(self) -> str:
+        """Of the fedsim that made it; empty where it does not say."""
+        first, _, _ = (self.path / "config.toml").read_text().partition("\n")
+        return first.removeprefix(_MADE_BY) if first.startswith(_MADE_BY) else ""
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -86,8 +101,11 @@ class RunFolder:
 
     def experiment(self) -> Experiment:
         """With the folder's own copies of the code that it names."""
-        own_files.check_copies(self.path / "code")
-        return build([read_toml(self.path / "config.toml")])
+        files.check_copies(self.path / "code")
+        layer = read_toml(self.path / "config.toml")
+        if layer.get("cluster", {}).get("heartbeat_seconds") == 0:  # as older runs had it; it changes no result
+            del layer["cluster"]["heartbeat_seconds"]
+        return build([layer])
 
     @property
     def checkpoints(self) -> Path:
@@ -113,24 +131,32 @@ class RunFolder:
         _extend(self.path / "clients.csv", CLIENT_COLUMNS, _of_clients(round, metrics))
 
     def add_timings(self, round: int, seconds: Mapping[int, Mapping[str, float]]) -> None:
-        _append(self.path / "timings.csv", TIMING_COLUMNS, _of_clients(round, seconds))
+        """And the memory of GPUs, where there are any."""
+        columns = (*TIMING_COLUMNS, GPU_PEAK_BYTES)
+        rows = _of_clients(round, seconds)
+        wanted = [{name: row[name] for name in columns if name in row} for row in rows]
+        _extend(self.path / "timings.csv", TIMING_COLUMNS, wanted)
 
     def add_server_timings(self, round: int, parts: Mapping[str, Spent]) -> None:
         rows = [{"round": round, "part": part, **asdict(spent)} for part, spent in parts.items()]
         _append(self.path / "server_timings.csv", SERVER_TIMING_COLUMNS, rows)
 
+    def add_rulings(self, round: int, rulings: Sequence[Ruling]) -> None:
+        rows = [{**asdict(ruling), "round": round} for ruling in rulings]
+        _append(self.path / "world.csv", WORLD_COLUMNS, rows)
+
     def add_records(self, round: int, records: Mapping[str, np.ndarray]) -> None:
         if records:
             folder = self.path / "records"
             folder.mkdir(exist_ok=True)
-            save_file(_contiguous(records), folder / f"round-{round:06d}.safetensors")
+            (folder / f"round-{round:06d}.safetensors").write_bytes(save(_contiguous(records)))
 
     def write_ledger(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if rows:
             _rewrite(self.path / "ledger.csv", list(rows[0]), rows)
 
     def write_final(self, arrays: Mapping[str, np.ndarray]) -> None:
-        save_file(_contiguous(arrays), self.path / "final.safetensors")
+        _replace(self.path / "final.safetensors", save(_contiguous(arrays)))
 
     def final(self) -> dict[str, np.ndarray]:
         """The final global knowledge; empty for a method that sends none."""
@@ -138,7 +164,8 @@ class RunFolder:
         return dict(load_file(path)) if path.exists() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        whole = {**summary, "provenance": self.provenance} if self.provenance else summary
+        _replace(self.path / "summary.json", (json.dumps(whole, indent=2) + "\n").encode())
 
     def summary(self) -> dict[str, Any] | None:
         """None when the run did not get as far as writing one."""
@@ -197,6 +224,13 @@ def _rewrite(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any
     temporary = path.with_name(f".{path.name}")
     temporary.unlink(missing_ok=True)
     _append(temporary, columns, rows)
+    temporary.rename(path)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """All of it or nothing, whenever the run is killed or the disk is full."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_bytes(content)
     temporary.rename(path)
 
 

@@ -22,8 +22,9 @@ from safetensors import SafetensorError, safe_open
 from fedsim import methods
 from fedsim.config import Experiment, read_toml
 from fedsim.errors import UserError
-from fedsim.metrics import CLIENT_COLUMNS, ROUND_COLUMNS, BestAndLast, best_and_last, tests_of
+from fedsim.metrics import CLIENT_COLUMNS, ROUND_COLUMNS, BestAndLast, best_and_last, percent, tests_of
 from fedsim.results.folder import PARTITION_COLUMNS, SERVER_TIMING_COLUMNS, TIMING_COLUMNS, RunFolder
+from fedsim.results.provenance import facts
 from fedsim.results.wording import counted
 
 LEVELS = ("elements", "payload_bytes", "message_bytes", "wire_bytes")
@@ -33,25 +34,48 @@ _TABLES: Mapping[str, Mapping[str, type]] = {
     "timings": dict.fromkeys(TIMING_COLUMNS, float) | {"round": int, "client": int},
     "server_timings": dict.fromkeys(SERVER_TIMING_COLUMNS, float) | {"round": int, "part": str},
     "ledger": dict.fromkeys(("direction", "purpose", "message", "payload"), str)
-    | dict.fromkeys(("round", "client", "frames", *LEVELS), int),
+    | dict.fromkeys(("round", "client", "frames", *LEVELS), int),  # and decoded_bytes, where any were encoded
     "partition": dict.fromkeys(PARTITION_COLUMNS, int),
 }
 """The columns that a table must have, and what is in them; any others are numbers."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LoadedRun:
     """One run. What an interrupted run did not get to write is empty, or None."""
 
     path: Path
+    """Its folder."""
     experiment: Experiment
+    """All settings: `run.experiment.train.lr`."""
     metrics: DataFrame
+    """One row a round: `accuracy`, `train_loss`, and whatever the method reports."""
     clients: DataFrame
+    """One row a round and client: `correct` of `tested`, `loss`, and whatever the method's clients report."""
     timings: DataFrame
+    """Where each client's time went, in seconds, by round."""
     server_timings: DataFrame
+    """Where the time of the server's step went."""
     ledger: DataFrame
+    """Every byte, by round, client, direction, purpose, message and payload; empty for a run in process."""
     partition: DataFrame
+    """Training and test samples by client and class."""
     summary: dict[str, Any] | None
+    """The numbers of the closing table, as in summary.json."""
+
+    def __repr__(self) -> str:
+        """A few lines: what it is, what came out, where it is, and its tables."""
+        found = self.best_and_last("accuracy")
+        numbers = f"best accuracy {percent(found.best)} in round {found.best_round}, " if found else ""
+        last = f"last {percent(found.last)}, " if found else ""
+        tables = [
+            f"{name} {table.shape[0]}×{table.shape[1]}" for name in _TABLES if len(table := getattr(self, name))
+        ]
+        return (
+            f"{self.title}: {'complete' if self.completed else self.reason}\n"
+            f"{numbers}{last}{self.seconds:.1f} s\n"
+            f"{self.path}: {', '.join(tables)}"
+        )
 
     @property
     def name(self) -> str:
@@ -59,7 +83,8 @@ class LoadedRun:
 
     @property
     def method(self) -> str:
-        return methods.label(str(self.experiment.method["name"]))
+        """As papers write it."""
+        return methods.title(str(self.experiment.method["name"]))
 
     @property
     def title(self) -> str:
@@ -81,6 +106,11 @@ class LoadedRun:
     def reason(self) -> str:
         """Why it ended."""
         return str(self.summary["reason"]) if self.summary else "the run was interrupted before it wrote a summary"
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Where its numbers come from: command, versions, machine, data; empty where nobody took it down."""
+        return facts((self.summary or {}).get("provenance", {}))
 
     @property
     def best(self) -> tuple[int, float] | None:

@@ -144,7 +144,7 @@ class FeatureTransformer(nn.Module):
                 usable = [batch for batch in batches if len(batch[0]) > 1]
                 self.norm.num_batches_tracked += len(usable)
                 if epoch in reported:
-                    sizes = valid_NH.new_tensor([len(rows_B) for rows_B, _ in usable])
+                    sizes = torch.tensor([len(rows_B) for rows_B, _ in usable]).to(valid_NH)
                     losses = torch.stack([step(*batch, wants_losses=True) for batch in usable])
                     reported[epoch] = sizes @ losses / sizes.sum()
                 else:
@@ -153,7 +153,7 @@ class FeatureTransformer(nn.Module):
         self.eval()
         if not self.trainable_centroids:
             self._keep_means(prototypes_NP, labels_N)
-        return Fit(*reported[0].tolist(), *reported[epochs - 1].tolist())
+        return Fit(*reported[0].cpu().tolist(), *reported[epochs - 1].cpu().tolist())
 
     def _keep_means(self, prototypes_NP: Tensor, labels_N: Tensor) -> None:
         """The centroids in evaluation mode. Classes without a prototype keep theirs."""

@@ -27,6 +27,9 @@ SOFTENING = 1e-10
 COINCIDENT = 1e-6
 """Closer points than this would hardly ever part, so they are moved apart at random before the start."""
 
+_WARM_UP = 10
+"""The number of the first iteration whose force is compared with the next."""
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -51,14 +54,15 @@ def align(
     decay: float = 0.95,
     decay_every: int = 10,
     max_iterations: int = 500,
-    tolerance: float = 5e-5,
+    tolerance: float = 1e-4,
     patience: int = 10,
     generator: torch.Generator | None = None,
 ) -> Alignment:
     """Spread the directions of the given vectors as far apart as possible.
 
-    η is multiplied by `decay` after every iteration whose number, from 0, is a multiple of `decay_every`. It
-    ends when, from iteration 10 on, the mean force changed by less than `tolerance` `patience` times running.
+    η is multiplied by `decay` after every iteration whose number, from 0, is a multiple of `decay_every`. The mean
+    force of an iteration is rounded to a multiple of `tolerance`. It ends when, after iteration 10, this was the
+    same as in the iteration before `patience` times running; with a `tolerance` of 0 it goes on to the last.
     `generator` is used only to part coincident points.
     """
     start_nK = _part_coincident(unit(prototypes_nK.double()), generator)
@@ -69,7 +73,7 @@ def align(
     squares_nn = _squared_distances(points_nr)
     energy_before = _energy(squares_nn, s)
     distances = [_mean_distance(squares_nn)]
-    previous_force, num_still, iterations, mean_force = float("inf"), 0, 0, 0.0
+    rounded_before, num_still, iterations, mean_force = -1, 0, 0, 0.0
     for iteration in range(max_iterations if len(points_nr) > 1 else 0):
         force_nr = _force(points_nr, squares_nn, s)
         velocity_nr.mul_(momentum).add_(force_nr, alpha=lr)  # Eq. 12
@@ -80,11 +84,14 @@ def align(
             lr *= decay
         iterations = iteration + 1
         mean_force = float(force_nr.norm(dim=1).mean())
-        if iteration >= 10:
-            num_still = num_still + 1 if abs(mean_force - previous_force) < tolerance else 0
-            if num_still == patience:
-                break
-        previous_force = mean_force
+        if not tolerance:
+            continue
+        # Not the same as a small change: a slow drift passes from one rounded value to the next all the time.
+        rounded = round(mean_force / tolerance)
+        num_still = num_still + 1 if iteration > _WARM_UP and rounded == rounded_before else 0
+        if num_still == patience:
+            break
+        rounded_before = rounded
     return Alignment(
         prototypes_nK=unit(points_nr @ basis_Kr.T).to(prototypes_nK.dtype),
         iterations=iterations,

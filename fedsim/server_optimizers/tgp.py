@@ -113,7 +113,7 @@ class TrainablePrototypes(nn.Module):
                 batches = zip(*shuffled, strict=True)
                 if epoch in (0, epochs - 1):
                     losses = torch.stack([step(*batch, wants_loss=True) for batch in batches])
-                    sizes = losses.new_tensor([len(labels_B) for labels_B in order_N.split(batch_size)])
+                    sizes = torch.tensor([len(labels_B) for labels_B in order_N.split(batch_size)]).to(losses)
                     epoch_losses.append((losses @ sizes / num_prototypes, losses[-1]))
                 else:
                     for batch in batches:

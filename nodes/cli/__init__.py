@@ -1,12 +1,13 @@
 """The command `fedsim`. Modules of this package are its subcommands; none is imported before it is asked for."""
 
+import errno
 import importlib
 import pkgutil
 import sys
 
 import click
 
-from fedsim.errors import FedsimError
+from fedsim.errors import DiskFull, FedsimError
 from fedsim.version import __version__
 from protocol.errors import ProtocolError
 
@@ -49,6 +50,11 @@ def execute(command: click.Command) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        click.echo(f"error: no space is left on the disk of {error.filename or 'what is written'}.", err=True)
+        sys.exit(DiskFull.exit_code)
     except (FedsimError, ProtocolError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)

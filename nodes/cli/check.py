@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nodes.cli._values import everything, one_of
+
 if TYPE_CHECKING:
     from nodes.tools.check import Finding
 
@@ -24,7 +26,9 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("things", nargs=-1, required=True, metavar="METHOD|MODEL|DATA...")
+@click.argument(
+    "things", nargs=-1, required=True, metavar="METHOD|MODEL|DATA...", shell_complete=one_of(everything)
+)
 @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change the small experiment.")
 def command(things: tuple[str, ...], settings: tuple[str, ...]) -> int:
     """Try a method, a model or data in small runs of which every bit is compared.

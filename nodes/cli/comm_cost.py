@@ -30,11 +30,11 @@ Examples:
   fedsim comm-cost --dataset cifar100 --model-group HtFE8              all methods, 20 clients
   fedsim comm-cost --methods fedtgp,fedktl --image-type uint8 --curve
   fedsim comm-cost --clients 10,20,50 --link 10/50 --out cost          against M, and up to a million
-  fedsim comm-cost --model-group CNN --methods fedavg,fedproto --heartbeat 0.5 --rounds 50
+  fedsim comm-cost --model-group CNN --methods fedavg,fedproto --rounds 50
 """
 
 _OF_A_RUN = ("data_dir", "partition", "beta", "classes_per_client", "feature_dim", "batch_size", "seed")
-_TARGETS = {name: OPTIONS[name][:2] for name in _OF_A_RUN} | {"heartbeat": ("cluster", "heartbeat_seconds")}
+_TARGETS = {name: OPTIONS[name][:2] for name in _OF_A_RUN}
 
 
 @click.command(epilog=_EXAMPLES, context_settings={"show_default": True})
@@ -54,7 +54,6 @@ _TARGETS = {name: OPTIONS[name][:2] for name in _OF_A_RUN} | {"heartbeat": ("clu
 @click.option("--feature-dim", type=int, help="K, the size of a prototype.")
 @click.option("--batch-size", type=int, help="Decides which samples of a client are left out of an epoch.")
 @click.option("--seed", type=int, help="Of the partition.")
-@click.option("--heartbeat", type=click.FloatRange(min=0.2), help="Seconds between heartbeats; none by default.")
 @click.option("--curve", is_flag=True, help="Encrypt and authenticate, as between machines.")
 @click.option("--image-type", type=click.Choice(["float32", "uint8"]), help="How FedKTL's images travel.")
 @click.option(

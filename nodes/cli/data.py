@@ -63,7 +63,8 @@ def show(out: Path, **options: Any) -> None:
     The published least size of a client depends on the batch size, and some methods keep public samples or a test
     set apart.
     """
-    experiment = build_experiment(**options)
+    console, notes = Console(highlight=False, markup=False), list[str]()
+    experiment = build_experiment(**options, tell=notes.append)
 
     from fedsim.data import Federation
     from fedsim.results.plots import data as data_plots
@@ -73,8 +74,8 @@ def show(out: Path, **options: Any) -> None:
     train_MC, test_MC = federation.class_counts()
     counts_MC = train_MC + test_MC  # together, as the papers draw them
 
-    console = Console(highlight=False, markup=False)
-    for line in (*_description(federation), *federation.notes):
+    about_data = [note for note in notes if not note.startswith(("model.", "method."))]
+    for line in (*_description(federation), *about_data, *federation.notes):
         console.print(line)
     console.print(_clients_table(federation, train_MC, test_MC))
     console.print(_classes_table(federation, train_MC, counts_MC))
@@ -95,10 +96,14 @@ def _rule(experiment: Experiment, rule: str) -> str:
 
 def _description(federation: Federation) -> list[str]:
     dataset = federation.dataset
-    size = "x".join(map(str, dataset.input_shape))
-    kind = (
-        f"images {size}, bytes scaled to [-1, 1]" if dataset.inputs.dtype.kind == "u" else f"{size} numbers each"
-    )
+    shape = dataset.input_shape
+    size = "x".join(map(str, shape))
+    kind = {
+        "image": f"images {size}" + ", bytes scaled to [-1, 1]" * (dataset.inputs.dtype.kind == "u"),
+        "tokens": f"texts of up to {size} tokens out of {dataset.vocabulary:,}",
+        "signal": f"signals {size}",
+        "vector": f"{size} numbers each",
+    }[shape.kind]
     num_test = len(dataset.labels) - dataset.num_train
     parts = f" ({dataset.num_train:,} for training, {num_test:,} for test)" if num_test else ""
     return [
@@ -116,8 +121,9 @@ def _clients_table(federation: Federation, train_MC: np.ndarray, test_MC: np.nda
     for client, (train_C, test_C) in enumerate(zip(train_MC, test_MC, strict=True)):
         counts_C = train_C + test_C
         largest = [label for label in counts_C.argsort()[::-1][:3] if counts_C[label]]
+        name = federation.client_name(client)
         table.add_row(
-            str(client),
+            f"{client} ({name})" if name else str(client),
             f"{train_C.sum():,}",
             f"{test_C.sum():,}",
             f"{counts_C.sum():,}",

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nodes.cli._values import OF_OPTIONS
+
 if TYPE_CHECKING:
     from fedsim.contract import Contract, Fields
 
@@ -27,7 +29,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=OF_OPTIONS["method"])
 def command(name: str | None) -> None:
     """The methods: paper, what goes up and down, needs, evaluation, cost.
 
@@ -78,8 +80,8 @@ def _sent(contract: Contract, way: str) -> tuple[str, str]:
 
 
 def _show(console: Console, module: ModuleType) -> None:
+    from fedsim.config.option_docs import options_of
     from fedsim.costs.formula import formulae, pretty
-    from fedsim.option_docs import options_of
 
     about, contract = module.ABOUT, module.contract(module.Config())
     console.print(Text(f"{about.title} ({about.paper})", style="bold"))

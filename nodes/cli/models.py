@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedsim.errors import UserError
+from nodes.cli._values import OF_OPTIONS
 
 if TYPE_CHECKING:
     from fedsim.models.flops import Profile
@@ -41,8 +42,12 @@ def list_groups() -> None:
 
 
 @command.command("show")
-@click.argument("group")
-@click.option("--dataset", help="Take the input size and the classes from this dataset.")
+@click.argument("group", shell_complete=OF_OPTIONS["model_group"])
+@click.option(
+    "--dataset",
+    shell_complete=OF_OPTIONS["dataset"],
+    help="Take the input size and the classes from this dataset.",
+)
 @click.option("--input", "input_size", help="Input size instead, such as 3x32x32.")
 @click.option("--classes", type=click.IntRange(min=1), help="Number of classes.")
 @click.option("--feature-dim", type=click.IntRange(min=1), default=512, show_default=True, help="K.")
@@ -67,8 +72,9 @@ def show(
 ) -> None:
     """Show what the models of GROUP cost, who gets them, and the FLOPs of a round.
 
-    Without --dataset and --input the task is the one the group was published with: Fashion-MNIST for HtCNN8,
-    the spirals for MLP, CIFAR-100 for all others.
+    Without --dataset and --input the task is the one the group was published with: Fashion-MNIST for HtCNN8, the
+    spirals for MLP, bags of 5,000 words for MLPs and its like, AG News for texts, HAR for signals, CIFAR-100 for
+    all others. Of texts --input is the number of tokens.
     """
     from fedsim.config import Model
     from fedsim.models import flops
@@ -77,7 +83,7 @@ def show(
         raise UserError("--dataset and --input both set the input size; give one of them.")
     input_shape, num_classes = _dataset_task(dataset) if dataset else _published_task(group)
     if input_size:
-        input_shape = _parse_size(input_size)
+        input_shape = _parse_size(input_size, input_shape)
     num_classes = classes or num_classes
     profiles = flops.profile_group(Model(group=group, **options), input_shape, num_classes)
 
@@ -144,18 +150,35 @@ def _dataset_task(name: str) -> tuple[tuple[int, ...], int]:
 
 def _published_task(group: str) -> tuple[tuple[int, ...], int]:
     from fedsim.data.sources.known import sizes_of
-    from fedsim.models import cnn, groups
+    from fedsim.models import cnn, groups, sensors, text
 
     models = {entry.model for entry in groups.entries(group)}
-    sizes = sizes_of("spiral" if models == {"MLP"} else "fmnist" if models <= cnn.HTCNN8.keys() else "cifar100")
+    if models <= cnn.MLP_HIDDEN.keys():
+        return (5000,), 2
+    published = {
+        "spiral": {"MLP"},
+        "fmnist": cnn.HTCNN8.keys(),
+        "ag_news": text.MODELS.keys(),
+        "har": sensors.MODELS.keys(),
+    }
+    name = next((name for name, of_these in published.items() if models <= of_these), "cifar100")
+    name = "ag_news" if any(model.startswith("hf:") for model in models) else name
+    sizes = sizes_of(name)
     assert sizes is not None
     return sizes.input_shape, sizes.num_classes
 
 
-def _parse_size(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*x[1-9]\d*)?", text):
-        raise UserError(f"--input wants channels x height x width such as 3x32x32, or one number, not {text!r}.")
-    return tuple(int(side) for side in text.split("x"))
+def _parse_size(text: str, published: tuple[int, ...]) -> tuple[int, ...]:
+    """What the sizes are of is what they are of in the published task, where there are as many."""
+    from fedsim.data.inputs import InputShape, described
+
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){0,2}", text):
+        raise UserError(
+            "--input wants channels x height x width such as 3x32x32, channels x steps, or one number, not "
+            f"{text!r}."
+        )
+    sizes, sample = tuple(int(side) for side in text.split("x")), described(published)
+    return InputShape(sizes, sample.kind, sample.vocabulary) if len(sizes) == len(sample) else InputShape(sizes)
 
 
 def _client_list(clients: range) -> str:

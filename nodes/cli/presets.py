@@ -8,6 +8,8 @@ import click
 from rich.console import Console
 from rich.table import Table as Grid
 
+from nodes.cli._values import OF_OPTIONS
+
 if TYPE_CHECKING:
     from fedsim.presets import Cell, Table
 
@@ -21,15 +23,8 @@ Examples:
 """
 
 
-def complete_preset(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """For the shell; also of `fedsim reproduce`."""
-    from fedsim import presets
-
-    return [name for name in presets.names() if name.startswith(incomplete)]
-
-
 @click.command(epilog=_EXAMPLES)
-@click.argument("name", required=False, shell_complete=complete_preset)
+@click.argument("name", required=False, shell_complete=OF_OPTIONS["preset"])
 def command(name: str | None) -> None:
     """List the presets, or the cells of the one called NAME."""
     from fedsim import presets
@@ -44,15 +39,16 @@ def command(name: str | None) -> None:
 def _list_all(console: Console) -> None:
     from fedsim import presets
     from fedsim.presets import cost
+    from fedsim.presets.scales import SCALES
 
     speed = cost.machine_speed()
     grid = Grid("preset", "what it shows", box=None, pad_edge=False)
-    for heading in ("runs", "paper scale", "quick scale"):
+    for heading in ("runs", "paper scale", *(f"{name} scale" for name in SCALES)):
         grid.add_column(heading, justify="right")
     for name in presets.names():
         table = presets.load(name)
-        runs, full, quick = _costs(table.cells(), speed)
-        grid.add_row(name, table.title, str(runs) if runs else "–", full, quick)
+        runs, times = _costs(table.cells(), speed)
+        grid.add_row(name, table.title, str(runs) if runs else "–", *times)
     console.print(grid)
     console.print(
         "Runs are for one seed; reproduce takes three unless told otherwise. The time is an estimate of the "
@@ -63,25 +59,24 @@ def _list_all(console: Console) -> None:
     )
 
 
-def _costs(cells: list[Cell], speed: float) -> tuple[int, str, str]:
-    """Number of different runs, and both estimates. Cells that differ in their metric share a run."""
-    from fedsim.presets import cost, quick
+def _costs(cells: list[Cell], speed: float) -> tuple[int, list[str]]:
+    """Number of different runs, and the estimates at all scales, the paper's first. Cells that differ in their
+    metric share a run."""
+    from fedsim.presets import cost
+    from fedsim.presets.scales import SCALES
     from nodes.tools.batch import identity
 
-    experiments = {}
-    for cell in cells:
-        if cell.is_run:
-            experiment = cell.experiment()
-            experiments[identity(experiment)] = experiment
+    experiments = [cell.experiment() for cell in cells if cell.is_run]
     if not experiments:
-        return 0, "", ""
-    small = {identity(shrunk): shrunk for shrunk in map(quick.shrink, experiments.values())}
-    full, short = (cost.seconds(items.values(), speed) for items in (experiments, small))
-    return len(experiments), cost.duration(full), cost.duration(short)
+        return 0, [""] * (1 + len(SCALES))
+    every = [experiments, *([scale.shrink(item) for item in experiments] for scale in SCALES.values())]
+    runs = [{identity(item): item for item in items} for items in every]
+    return len(runs[0]), [cost.duration(cost.seconds(items.values(), speed)) for items in runs]
 
 
 def _show(console: Console, name: str, table: Table) -> None:
-    from fedsim.presets import cost, quick
+    from fedsim.presets import cost
+    from fedsim.presets.scales import SCALES
     from fedsim.presets.tables import load_paper
 
     paper = load_paper(table.paper)
@@ -97,8 +92,10 @@ def _show(console: Console, name: str, table: Table) -> None:
             printed = str(cell.printed) if cell.printed else f"– ({cell.dash})" if cell.dash else ""
             grid.add_row(*cell.labels.values(), cell.metric.replace("_", " "), printed)
         console.print(grid)
-        runs, full, short = _costs(cells, cost.machine_speed())
-        console.print(f"{len(cells)} cells, {runs} runs for one seed: about {full} here, at quick scale {short}.")
-        console.print(f"Quick scale: {quick.RULE}.", soft_wrap=True)
+        runs, (full, *smaller) = _costs(cells, cost.machine_speed())
+        times = "".join(f", at {name} scale {time}" for name, time in zip(SCALES, smaller, strict=True))
+        console.print(f"{len(cells)} cells, {runs} runs for one seed: about {full} here{times}.", soft_wrap=True)
+        for scale in SCALES.values():
+            console.print(f"{scale.name.capitalize()} scale: {scale.rule}.", soft_wrap=True)
     for line in table.see:
         console.print(f"  {line}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from nodes.cli.presets import complete_preset
+from nodes.cli._values import OF_OPTIONS
 
 if TYPE_CHECKING:
     from fedsim.config import Experiment
@@ -20,6 +20,7 @@ _EXAMPLES = """
 \b
 Examples:
   fedsim reproduce fedtgp-table10 --scale quick            seven methods, two settings, three seeds
+  fedsim reproduce fedtgp-claim1 --scale laptop --jobs 2   many classes: five methods, three data sets
   fedsim reproduce fedtgp-table1 --only cifar10,practical  a part: all methods on one data set
   fedsim reproduce fedktl-table7 --generators ~/stylegan   with published snapshots
 Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report with: fedsim report RUN
@@ -27,14 +28,14 @@ Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report 
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("name", shell_complete=complete_preset)
+@click.argument("name", shell_complete=OF_OPTIONS["preset"])
 @click.option("--only", default="", metavar="WORD,WORD", help="Only cells with these labels.")
 @click.option(
     "--scale",
-    type=click.Choice(["paper", "quick"]),
+    type=click.Choice(["paper", "laptop", "quick"]),
     default="paper",
     show_default=True,
-    help="quick: a small version for a laptop, whose numbers are not the paper's.",
+    help="laptop: hours on two cores, to see methods differ. quick: minutes, to see that it runs.",
 )
 @click.option("--seeds", default="1,2,3", show_default=True, help="One run of each cell for each seed.")
 @click.option("--out", type=Path, help="Folder of all runs and of the table; by default runs/reproduce-SCALE.")
@@ -42,7 +43,8 @@ Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report 
 @click.option("--generators", type=Path, help="Folder of the generators that FedKTL's tables name.")
 @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change all runs.")
 @click.option("--checkpoint-every", type=click.IntRange(min=0), help="Rounds between checkpoints.")
-@click.option("--quiet", is_flag=True, help="No live view of a run.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once.")
+@click.option("--quiet", is_flag=True, help="No live view of the runs.")
 def command(
     name: str,
     only: str,
@@ -53,6 +55,7 @@ def command(
     generators: Path | None,
     settings: tuple[str, ...],
     checkpoint_every: int | None,
+    jobs: int,
     quiet: bool,
 ) -> int:
     """Run the table or figure NAME of a paper, then print our numbers beside the paper's.
@@ -88,18 +91,23 @@ def command(
     out = out or Path("runs") / f"reproduce-{scale}"
     console = Console(highlight=False)
     # Seed by seed, so that a whole table is there soon, and then gets better.
-    jobs = [Job(f"{cell.name}, seed {seed}", experiment(cell, seed)) for seed in numbers for cell in chosen]
-    console.print(_announcement(name, scale, [job.experiment for job in jobs]), soft_wrap=True)
-    batch = Batch(out, jobs, console, quiet=quiet)
+    runs = [Job(f"{cell.name}, seed {seed}", experiment(cell, seed)) for seed in numbers for cell in chosen]
+    console.print(_announcement(name, scale, [run.experiment for run in runs]), soft_wrap=True)
+    stem = out / f"{name}-{scale}"
+
+    def table_of(cells: list[Cell]) -> Comparison:
+        rows = [_row(batch, cell, [experiment(cell, s) for s in numbers] if cell.is_run else []) for cell in cells]
+        return compare(name, scale, settings, rows)
+
+    # The files hold the whole table, whatever part was asked for, and are there from the first run on.
+    batch = Batch(
+        out, runs, console, quiet=quiet, at_once=jobs, after_each=lambda: table_of(everything).write(stem)
+    )
+    table_of(everything)  # where it cannot be made of what is there, that is worth knowing before hours are spent
     if not batch.run():
         return 130
-
-    def rows(cells: list[Cell]) -> list[Row]:
-        return [_row(batch, cell, [experiment(cell, s) for s in numbers] if cell.is_run else []) for cell in cells]
-
     shown = [cell for cell in everything if cell in chosen or not (cell.is_run or words)]
-    some, all_of_it = (compare(name, scale, settings, rows(cells)) for cells in (shown, everything))
-    return batch.conclude(some, all_of_it, out / f"{name}-{scale}")
+    return batch.conclude(table_of(shown), table_of(everything), stem)
 
 
 def build_cell(
@@ -109,12 +117,12 @@ def build_cell(
     import msgspec
 
     from fedsim import config
-    from fedsim.presets import quick
+    from fedsim.presets.scales import SCALES
     from nodes.tools.batch import prepare
 
     experiment = cell.experiment({"run": {"seed": seed}})
-    if scale == "quick":
-        experiment = quick.shrink(experiment)
+    if scale in SCALES:
+        experiment = SCALES[scale].shrink(experiment)
     generator = experiment.method.get("generator", "tiny")
     named: list[dict[str, Any]] = []
     if generators is not None and generator != "tiny":
@@ -124,16 +132,17 @@ def build_cell(
 
 def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -> Comparison:
     from fedsim import presets
-    from fedsim.presets import quick
+    from fedsim.presets.scales import SCALES
     from fedsim.presets.tables import load_paper
     from fedsim.results.report.comparison import Comparison
 
     table = presets.load(name)
     paper = load_paper(table.paper)
-    label = "QUICK SCALE, not the paper's" if scale == "quick" else "the paper's scale"
+    label = f"{scale.upper()} SCALE, not the paper's" if scale in SCALES else "the paper's scale"
     notes = [f"{paper.cite}; {table.source}."]
-    if scale == "quick":
-        notes.append(f"Quick scale, so numbers cannot be compared with the paper's: {quick.RULE}.")
+    if scale in SCALES:
+        rule = SCALES[scale].rule
+        notes.append(f"{scale.capitalize()} scale, so numbers cannot be compared with the paper's: {rule}.")
     if settings:
         notes.append(f"Changed for all runs: {', '.join(settings)}.")
     notes.append(
@@ -154,9 +163,10 @@ def _row(batch: Batch, cell: Cell, experiments: list[Experiment]) -> Row:
 
 
 def _announcement(name: str, scale: str, experiments: list[Experiment]) -> str:
-    from fedsim.presets import cost, quick
+    from fedsim.presets import cost
+    from fedsim.presets.scales import SCALES
     from fedsim.results.wording import counted
 
     time = cost.duration(cost.seconds(experiments, cost.machine_speed()))
     text = f"{name} at {scale} scale: {counted(len(experiments), 'run')}, about {time} of training on this machine"
-    return f"{text}. Quick scale: {quick.RULE}." if scale == "quick" else f"{text}."
+    return f"{text}. {scale.capitalize()} scale: {SCALES[scale].rule}." if scale in SCALES else f"{text}."

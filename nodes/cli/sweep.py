@@ -3,65 +3,128 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
 from nodes.cli._experiment import OPTIONS, build_experiment, experiment_options
 
+if TYPE_CHECKING:
+    from fedsim.results.tables.grid import Table
+    from nodes.tools.batch import Batch
+
 _EXAMPLES = """
 \b
 Examples:
   fedsim sweep --vary method.tau=1,10,100 --seeds 1,2,3
-  fedsim sweep --vary method.name=fedproto,fedtgp,protonorm --vary data.beta=0.1,1 --rounds 20
-  fedsim sweep --preset fedtgp-table10 --vary method.server_epochs=1,10,100 --rounds 50
-Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report with: fedsim report RUN
+  fedsim sweep --vary method.name=local,fedproto,fedtgp --vary data.beta=0.1,1 --jobs 2 --rounds 20
+  fedsim sweep --preset fedtgp-table10 --vary method.server_epochs=1,10,100 --data-seeds 1,2 --rounds 50
+Stopped with Ctrl-C, the same command goes on where it was. Then: fedsim table, fedsim figure, fedsim report
 """
+_SEED_OPTIONS = {"run.seed": "--seeds", "data.seed": "--data-seeds"}
+_MOST_LETTERS = 80
+_IN_THE_NAME = ("method.name", "data.dataset")
+"""Folders are named after these in any case."""
 
 
 @click.command(epilog=_EXAMPLES, params=experiment_options(*(name for name in OPTIONS if name != "seed")))
-@click.option("--vary", multiple=True, required=True, metavar="SECTION.KEY=A,B,C", help="Values to try.")
-@click.option("--seeds", default="1,2,3", show_default=True, help="One run of each combination for each seed.")
+@click.option("--vary", multiple=True, metavar="SECTION.KEY=A,B,C", help="Values to try; several times.")
+@click.option("--seeds", default="1,2,3", show_default=True, help="Of the runs: weights, batches, cohorts.")
+@click.option(
+    "--data-seeds",
+    default="1",
+    show_default=True,
+    help="Of the data: partition, public samples; 0: each run's own.",
+)
 @click.option("--metric", default="accuracy", show_default=True, help="Column of metrics.csv.")
+@click.option(
+    "--baseline", default="", metavar="VALUE", help="Hold all others against this value, paired by seed."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once.")
 @click.option("--out", type=Path, default=Path("runs/sweep"), show_default=True, help="Folder of all runs.")
-@click.option("--quiet", is_flag=True, help="No live view of a run.")
-def command(vary: tuple[str, ...], seeds: str, metric: str, out: Path, quiet: bool, **options: Any) -> int:
+@click.option("--quiet", is_flag=True, help="No live view of the runs.")
+def command(
+    vary: tuple[str, ...],
+    seeds: str,
+    data_seeds: str,
+    metric: str,
+    baseline: str,
+    jobs: int,
+    out: Path,
+    quiet: bool,
+    **options: Any,
+) -> int:
     """Run all combinations of the values given with --vary, for several seeds, and compare them.
 
-    Of an accuracy the best round counts, of any other metric the last.
+    Each combination is run with every seed of --seeds on every partition of --data-seeds, and the table says over
+    which of both its mean is. It fills while the runs go on, here and as summary.md, .csv and .tex in the folder.
     """
-    from fedsim.metrics import describe
-    from fedsim.results.report.comparison import COUNTS, Comparison, Row
+    from fedsim.results.settings import Seeds
+    from nodes.display.tables import show
     from nodes.tools.batch import Batch, Job, parse_seeds, prepare, refuse_seed_setting
 
     settings = options.pop("settings")
-    refuse_seed_setting(settings)
-    numbers = parse_seeds(seeds)
+    for given, texts in (("--set", settings), ("--vary", vary)):
+        refuse_seed_setting(texts, _SEED_OPTIONS, given)
+    partitions = parse_seeds(data_seeds, "--data-seeds")
+    drawn = [Seeds(seed, data) for data in partitions for seed in parse_seeds(seeds)]
     combinations = list(itertools.product(*(_values(text) for text in vary)))
 
-    def experiment(combination: tuple[str, ...], seed: int) -> Any:
+    def job(combination: tuple[str, ...], draw: Seeds) -> Job:
+        # A change of method drops the options before it.
         varied = sorted(combination, key=lambda text: not text.startswith("method.name="))
-        return prepare(build_experiment(settings=(*settings, *varied, f"run.seed={seed}"), **options))
+        of_seeds = (f"run.seed={draw.run}", f"data.seed={draw.data}")
+        experiment = build_experiment(settings=settings, varied=(*varied, *of_seeds), **options)
+        of_data = [f"data seed {draw.data}"] if len(partitions) > 1 else []
+        return Job(
+            ", ".join([*combination, f"seed {draw.run}", *of_data]),
+            prepare(experiment),
+            _slug(combination, draw.data if len(partitions) > 1 else None),
+        )
 
-    jobs = [
-        Job(f"{', '.join(combination)}, seed {seed}", experiment(combination, seed))
-        for seed in numbers
-        for combination in combinations
-    ]
-    batch = Batch(out, jobs, Console(highlight=False), quiet=quiet, metric=metric)
+    _check_baseline(baseline, combinations)
+    # Said where only methods make the rows, so that the first one is named before there is a second.
+    of_method = [text.partition("=")[0].strip() for text in vary if text.startswith("method.")]
+    rows = of_method if of_method == ["method.name"] else None
+    # Seed by seed, so that a whole table is there soon, and then gets better.
+    runs = [job(combination, draw) for draw in drawn for combination in combinations]
+    console = Console(highlight=False)
+    batch = Batch(
+        out, runs, console, quiet=quiet, metric=metric, at_once=jobs,
+        table=lambda: _written(batch, metric, baseline, out, rows),
+    )  # fmt: skip
     if not batch.run():
         return 130
-    rows = []
-    for combination in combinations:
-        labels = dict(text.split("=", 1) for text in combination)
-        measured, note = batch.measured([experiment(combination, seed) for seed in numbers], metric)
-        rows.append(Row(labels, metric, measured, note=note))
-    which = COUNTS[describe(metric).is_share].removesuffix(" (%)")
-    notes = [f"{describe(metric).title}: mean and population deviation over the seeds {seeds} of the {which}."]
-    summary = Comparison(f"Sweep over {' and '.join(labels)}", "", notes, rows)
-    return batch.conclude(summary, summary, out / "summary")
+    table = _written(batch, metric, baseline, out, rows)
+    if table is not None:
+        console.print()
+        show(table, console=console if console.is_terminal else None)
+        console.print(f"wrote {out}/summary.md, .csv and .tex", soft_wrap=True)
+    return 1 if batch.failures else 0
+
+
+def _written(batch: Batch, metric: str, baseline: str, out: Path, rows: list[str] | None) -> Table | None:
+    """The table of all that is finished, also as files; None before anything is."""
+    from fedsim.errors import UnknownName
+    from fedsim.results.groups import collect
+    from fedsim.results.tables.grid import Description, build
+    from nodes.display.tables import KINDS, write
+
+    if not (finished := batch.finished()):
+        return None
+    runs = collect(finished)
+    description = Description(rows, metrics=(metric,), rounds=("best", "last"), baseline=baseline)
+    try:
+        table = build(runs, description)
+    except UnknownName:  # no run of the baseline has ended well yet
+        table = build(runs, replace(description, baseline=""))
+    for suffix in KINDS:
+        write(table, out / f"summary{suffix}")
+    return table
 
 
 def _values(text: str) -> list[str]:
@@ -71,6 +134,21 @@ def _values(text: str) -> list[str]:
     name, sign, values = text.partition("=")
     if not sign or not all(value.strip() for value in values.split(",")):
         raise UserError(f"--vary wants section.key=value,value, not {text!r}.")
-    if name.strip() == "run.seed":
-        raise UserError("--vary run.seed is what --seeds is for; give --seeds and vary something else.")
     return [f"{name.strip()}={value.strip()}" for value in values.split(",")]
+
+
+def _check_baseline(baseline: str, combinations: list[tuple[str, ...]]) -> None:
+    """Before anything is run."""
+    from fedsim.errors import UnknownName
+
+    values = {text.partition("=")[2] for combination in combinations for text in combination}
+    if baseline and baseline.rpartition("=")[2].lower() not in {value.lower() for value in values}:
+        raise UnknownName("baseline", baseline, values)
+
+
+def _slug(combination: tuple[str, ...], data_seed: int | None) -> str:
+    """`beta0.1-tau10`, for the name of a folder."""
+    pairs = [text.split("=", 1) for text in combination]
+    words = [f"{name.rpartition('.')[2]}{value}" for name, value in pairs if name not in _IN_THE_NAME]
+    words += [f"data{data_seed}"] if data_seed is not None else []
+    return re.sub(r"[^\w.-]", "-", "-".join(words))[:_MOST_LETTERS]

@@ -12,12 +12,11 @@ from typing import Annotated, Any, get_type_hints
 
 import click
 
-from fedsim.config import Cluster
-from fedsim.option_docs import docs_of
+from fedsim.config import MAX_HEARTBEAT_SECONDS, Cluster
+from fedsim.config.option_docs import docs_of
+from fedsim.errors import UserError
 
-_MAX_SLOTS = 4096  # as many as a Hello may name
-_MAX_HEARTBEAT_SECONDS = 86_400  # ZeroMQ counts milliseconds in 32 bits
-_HEARTBEAT_SECONDS = 5.0
+MAX_SLOTS = 4096  # as many as a Hello may name
 _CLUSTER = Cluster()
 
 
@@ -59,6 +58,11 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+def log_name(client: int) -> str:
+    """A client's file in the folder of `--logs`."""
+    return f"client-{client:05d}.log"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
     """Of the clients that one host runs: `patience` is `--patience`, and the text below it is its help."""
@@ -67,20 +71,25 @@ class ClientOptions:
     """The server's address, tcp://host:port."""
     ids: Annotated[list[int], IdRange(), "--id"]
     """Which clients: 7, 0-49 or 0-9,20-29."""
+    port_step: Annotated[int, click.IntRange(0)] = 0
+    """Added to the port for each id: behind a relay every client has a port of its own."""
     keys: Annotated[Path | None, Path] = None
     """Folder with server.key and client-<id>.key_secret."""
     device: Annotated[str, click.Choice(["auto", "cpu"])] = _CLUSTER.device
     """auto: the GPUs of this host, where there are any."""
-    slots: Annotated[int, click.IntRange(0, _MAX_SLOTS)] = _CLUSTER.slots
+    slots: Annotated[int, click.IntRange(0, MAX_SLOTS)] = _CLUSTER.slots
     """Clients that train at once; 0: one per core or GPU."""
+    compute: Annotated[str, click.Choice(["auto", "own", "shared"])] = _CLUSTER.compute
+    """Whether clients compute in their own processes or share executors, one for each slot; auto: own where all
+    fit."""
     place: Annotated[str | None, str] = None
     """Name of this host in the run; hosts of one name share their slots."""
     state_dir: Path = Path("fedsim-state")
     """Where clients save."""
     patience: Annotated[float, Seconds(0)] = _CLUSTER.patience_seconds
     """Seconds without a server."""
-    heartbeat: Annotated[float, Seconds(0, _MAX_HEARTBEAT_SECONDS)] = _CLUSTER.heartbeat_seconds
-    """Seconds between heartbeats; 0: none."""
+    heartbeat: Annotated[float, Seconds(1, MAX_HEARTBEAT_SECONDS)] = _CLUSTER.heartbeat_seconds
+    """Seconds after which a silent server is asked for a sign of life; after six of these it is gone."""
     restarts: Annotated[int, click.IntRange(0)] = 3
     """How often a killed client is restarted."""
     max_frame_mib: Annotated[int, click.IntRange(1)] = _CLUSTER.max_frame_mib
@@ -90,21 +99,35 @@ class ClientOptions:
     logs: Annotated[Path | None, Path] = None
     """A folder for one log file a client; by default all print here."""
 
+    def __post_init__(self) -> None:
+        if self.patience < self.heartbeat:
+            raise UserError(
+                f"--patience {self.patience:g} is shorter than --heartbeat {self.heartbeat:g}, so clients would "
+                "give up before they know; raise the patience, or lower the heartbeat."
+            )
+
     @classmethod
     def of(cls, cluster: Cluster, **own: Any) -> "ClientOptions":
         """As an experiment decides, beside what is a launcher's own to say."""
         return cls(
             device=cluster.device,
             slots=cluster.slots,
+            compute=cluster.compute,
             patience=cluster.patience_seconds,
             heartbeat=cluster.heartbeat_seconds,
             max_frame_mib=cluster.max_frame_mib,
             **own,
         )
 
-    def between_machines(self) -> "ClientOptions":
-        """There a connection may die without a word, so clients send heartbeats whatever the config says."""
-        return dataclasses.replace(self, heartbeat=self.heartbeat or _HEARTBEAT_SECONDS)
+    def address_of(self, client: int) -> str:
+        """Where this client finds its server."""
+        host, _, port = self.connect.rpartition(":")
+        return f"{host}:{int(port) + self.port_step * client}"
+
+    @classmethod
+    def parse(cls, words: list[str]) -> "ClientOptions":
+        """The inverse of `words`."""
+        return cls(**click.Command("client", params=click_options()).make_context("client", list(words)).params)
 
     def words(self) -> list[str]:
         """As they are typed: all that is not as it would be anyway."""

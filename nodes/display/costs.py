@@ -14,7 +14,6 @@ from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts
 from fedsim.costs.projection import Link, points
 from fedsim.costs.tables import DASH, NUMBERS_FROM, mark
 from fedsim.results.wording import difference_line, size
-from protocol import wire
 
 _COLUMNS_FOR_FULL_NUMBERS = 132
 _COLUMNS_FOR_ALL_LEVELS = 100
@@ -25,7 +24,7 @@ def show_setting(console: Console, setting: SettingCosts, link: Link | None = No
     """The table of one setting, what its letters mean, who is not in it and why, and whether all agrees."""
     lines = [(method, flow) for method in setting.methods for flow in method.flows]
     if console.width >= _COLUMNS_FOR_FULL_NUMBERS:
-        rows = [cost_tables.cells(*line) for line in lines]
+        rows = [cost_tables.cells(*line, coded=cost_tables.is_coded(setting)) for line in lines]
     else:
         rows = [_compact_cells(*line, all_levels=console.width >= _COLUMNS_FOR_ALL_LEVELS) for line in lines]
     headings = [heading for heading in (rows[0] if rows else ()) if any(row[heading] for row in rows)]
@@ -38,8 +37,6 @@ def show_setting(console: Console, setting: SettingCosts, link: Link | None = No
         _say(console, line)
     for title, reason in setting.refused.items():
         _say(console, f"{DASH} {title}: {reason}", "dim")
-    if setting.heartbeat_seconds:
-        _say(console, _heartbeat_line(setting))
     if papers := cost_tables.sources(setting):
         _say(console, f"paper: {' and '.join(papers)}, in millions of elements; in brackets how far ours is away")
     _say(console, cost_tables.verdict(setting), "green" if setting.agrees else "red")
@@ -90,22 +87,13 @@ def _compact_cells(method: MethodCost, flow: Flow, *, all_levels: bool) -> dict[
         "way": flow.way,
         "formula": pretty(flow.formula),
         "elements": f"{count(flow.elements)} {mark(flow.formula_agrees)}",
+        "encoding": flow.encoding,
+        "decoded": size(flow.decoded_bytes or 0) if flow.encoding else "",
         **(levels if all_levels else {}),
         "wire": f"{size(flow.wire_bytes)} {mark(flow.kernel_agrees)}{kernel}",
         "overhead": cost_tables.overhead(flow),
         "paper": cost_tables.printed(flow),
     }
-
-
-def _heartbeat_line(setting: SettingCosts) -> str:
-    """Heartbeats depend on time, not on rounds, so what counts is an hour."""
-    up, down = wire.ping_bytes(curve=setting.curve), wire.pong_bytes(curve=setting.curve)
-    an_hour = _SECONDS_PER_HOUR / setting.heartbeat_seconds
-    came = sum(method.audit["heartbeats"] for method in setting.methods)
-    return (
-        f"a heartbeat every {setting.heartbeat_seconds:g} s is {up} B up and {down} B down, for a client in an "
-        f"hour {size(round(an_hour * up))} up and {size(round(an_hour * down))} down; {came} came here"
-    )
 
 
 def count(number: int) -> str:

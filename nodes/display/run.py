@@ -1,5 +1,6 @@
 """What a person sees of a run: live on a terminal, plain lines elsewhere, nothing but the end with --quiet."""
 
+import os
 import time
 from typing import Any, Protocol
 
@@ -9,8 +10,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from fedsim import methods
 from fedsim.metrics import describe, percent
-from fedsim.results.wording import audit_line, counted, difference_line, size
+from fedsim.results.wording import audit_line, counted, cut_line, difference_line, size
+from nodes.client.options import id_range
 from nodes.server.events import Event
 
 
@@ -26,8 +29,13 @@ class Quiet:
 
     def __init__(self, console: Console):
         self._console = console
+        self._failed: set[int] = set()
 
     def on_event(self, event: Event) -> None:
+        if event["event"] == "client_failed":
+            self._failed.add(event["client"])
+        elif event["event"] == "lost" and event["client"] in self._failed:
+            return  # it was said why
         if warning := describe_trouble(event):
             self._console.print(Text(warning, style="yellow"), soft_wrap=True)
 
@@ -57,8 +65,11 @@ class LiveView(Quiet):
     def __init__(self, console: Console, num_rounds: int):
         super().__init__(console)
         self._training: set[int] = set()
+        self._done: set[int] = set()
+        self._asked = 0
         self._started = time.monotonic()
         self._status = "waiting for clients"
+        self._accuracy = ""
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -75,20 +86,26 @@ class LiveView(Quiet):
         self._live.start()
         super().on_event(event)
         match event["event"]:
+            case "waiting":
+                self._status = waiting_line(event)
             case "joined":
                 self._started = time.monotonic()
                 self._progress.update(self._task, description="training")
-            case "asked" if event["train"]:
+            case "round_started":
+                self._asked, self._status = event["clients"], ""
+                self._done.clear()
+            case "asked" | "begins" if event["train"] and not event.get("ahead"):
                 self._training.add(event["client"])
-            case "answered" | "lost" | "left_out":
+            case "answered":
+                self._training.discard(event["client"])
+                self._done.add(event["client"])
+            case "lost" | "left_out":
                 self._training.discard(event["client"])
             case "collected" if event["train"]:
                 self._status = "the server is learning"
             case "round_finished":
                 self._live.console.print(round_line(event), soft_wrap=True)
                 self._on_round(event)
-        if self._training:
-            self._status = f"training: {' '.join(map(str, sorted(self._training)))}"
         self._live.update(self._view())
 
     def close(self) -> None:
@@ -100,15 +117,24 @@ class LiveView(Quiet):
         elapsed = time.monotonic() - self._started
         left = f"about {elapsed / done * max(total - done, 0):.0f} s left"
         self._progress.update(self._task, completed=min(done, total), left=left)
+        if event.get("accuracy") is not None:
+            self._accuracy = f"accuracy {percent(event['accuracy'])}"
 
     def _view(self) -> RenderableType:
-        return Group(self._progress, Text(f"  {self._status}", style="dim"))
+        counts = f"{len(self._done)} of {self._asked} clients done" if self._asked else ""
+        training = f"training: {' '.join(map(str, sorted(self._training)))}" if self._training else ""
+        line = ", ".join(filter(None, (self._accuracy, counts, self._status or training)))
+        return Group(self._progress, Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis"))
 
 
 def make_display(console: Console, num_rounds: int, *, quiet: bool) -> Display:
     if quiet:
         return Quiet(console)
-    return LiveView(console, num_rounds) if console.is_terminal else PlainLines(console)
+    # Some programs that are no terminals, such as notebooks, ask for colours, and a notebook's "!" even has a
+    # terminal that cannot go back a line; what moves is only for real ones.
+    in_notebook = "JPY_PARENT_PID" in os.environ
+    live = console.is_terminal and console.file.isatty() and not in_notebook
+    return LiveView(console, num_rounds) if live else PlainLines(console)
 
 
 def round_line(event: Event) -> str:
@@ -125,9 +151,17 @@ def round_line(event: Event) -> str:
     return "  ".join([*parts, f"{event['seconds']:.2f} s"])
 
 
+def waiting_line(event: Event) -> str:
+    """Who has joined, from where, and who is missing."""
+    here = "".join(f"; {id_range(clients)} joined from {place}" for place, clients in event["joined"].items())
+    return f"waiting for {counted(len(event['missing']), 'client')}: {id_range(event['missing'])}{here}"
+
+
 def describe_trouble(event: Event) -> str:
     """A sentence for events that a person should hear of, an empty string for all others."""
     match event["event"]:
+        case "note":
+            return str(event["text"])
         case "lost":
             reason = f": {event['reason']}" if event["reason"] else ""
             return f"client {event['client']} was lost in round {event['round']}{reason}"
@@ -138,22 +172,34 @@ def describe_trouble(event: Event) -> str:
             return "the run has no checkpoint to go on from, so it starts over"
         case "left_out":
             return f"round {event['round']} goes on without client {event['client']}: {event['reason']}"
+        case "warning":
+            return f"round {event['round']}: {event['reason']}"
+        case "started" if event["resumed_from"] is not None:
+            return f"the run goes on with round {event['resumed_from'] + 1}, from its last checkpoint"
+        case "interrupted":
+            return f"{event['by']}: the run is being stopped and keeps its results; once more ends it at once"
+        case "client_failed":
+            return f"client {event['client']} failed in round {event['round']}, here:\n{event['where']}"
         case "failed":
-            return f"the server failed: {event['reason']}"
+            return "\n".join(filter(None, (f"the server failed: {event['reason']}", event.get("where"))))
         case "refused" | "rejected":
             return f"{event['event']}: {event['reason']}"
     return ""
 
 
-def print_summary(console: Console, summary: dict[str, Any], folder: str) -> None:
-    """The closing table: accuracy by round, bytes at the four levels, the kernel's word, the folder."""
+def print_summary(
+    console: Console, summary: dict[str, Any], folder: str, resume: str = "", *, interrupted: bool = False
+) -> None:
+    """The closing table: accuracy by round, bytes at the four levels, the kernel's word, the folder. `resume` is
+    the command that goes on with a run."""
     counts = f"{counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}"
-    title = f"{summary['method']} on {summary['dataset']}, {counts}"
+    title = f"{methods.title(summary['method'])} on {summary['dataset']}, {counts}"
     console.print()
     console.print(Text(title, style="bold"))
     by_round = summary["accuracy_by_round"]
-    shown = _spread(list(by_round), 8)
-    console.print("accuracy by round: " + "  ".join(f"{r}: {percent(by_round[r])}" for r in shown), soft_wrap=True)
+    if shown := _spread(list(by_round), 8):
+        line = "  ".join(f"{r}: {percent(by_round[r])}" for r in shown)
+        console.print(f"accuracy by round: {line}", soft_wrap=True)
     if partial := summary["partial_rounds"]:
         console.print(
             f"{counted(len(partial), 'round')} of fewer clients, neither best nor last: {_ranges(partial)}",
@@ -169,24 +215,34 @@ def print_summary(console: Console, summary: dict[str, Any], folder: str) -> Non
             f"{describe(name).title}: best {percent(found['best'])} in round {found['best_round']}, "
             f"last {percent(found['last'])}"
         )
-    if "traffic" in summary:
+    if peak := summary.get("client_gpu_peak_bytes"):
+        console.print(f"GPU memory: at most {size(peak)} for one client's work")
+    if "traffic" in summary and summary["rounds"]:  # without a round, all bytes are those of coming and going
         console.print(_traffic_table(summary["traffic"]))
         console.print(audit_line(summary["audit"]), soft_wrap=True)
+        for cut in summary["audit"]["cut"]:
+            console.print(Text(cut_line(cut), style="dim"), soft_wrap=True)
         for difference in summary["audit"]["differences"]:
             console.print(Text(difference_line(difference), style="red"), soft_wrap=True)
     if not summary["completed"]:
         console.print(Text(f"stopped early: {summary['reason']}", style="red"), soft_wrap=True)
-        if summary.get("resumable"):
-            console.print(Text(f"go on with: --resume {folder}"), soft_wrap=True)
+        if (saved := summary.get("resumable", False)) or interrupted:
+            console.print(Text(go_on_line(resume, saved=saved)), soft_wrap=True)
     # As text: rich would take a folder's square brackets for a style.
     console.print(Text(f"{summary['seconds']:.1f} s; results in {folder}"), soft_wrap=True)
+
+
+def go_on_line(resume: str, *, saved: bool) -> str:
+    """`saved`: there is a checkpoint."""
+    starts_over = " (no checkpoint was saved, so it starts over; --checkpoint-every 1 saves one each round)"
+    return f"go on with: {resume}{'' if saved else starts_over}"
 
 
 def _traffic_table(traffic: dict[str, dict[str, dict[str, int]]]) -> Table:
     table = Table(title="communication", title_justify="left", box=None, pad_edge=False)
     table.add_column("")
-    for name in ("elements", "payload bytes", "message bytes", "wire bytes"):
-        table.add_column(name, justify="right")
+    for name in traffic["total"]["up"]:
+        table.add_column(name.replace("_", " "), justify="right")
     for purpose, ways in traffic.items():
         for way, levels in ways.items():
             if levels["wire_bytes"]:

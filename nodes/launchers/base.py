@@ -4,23 +4,27 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsim import own_files
 from fedsim.config import to_layer
 from fedsim.errors import UserError
+from fedsim.own import files
 from fedsim.results.folder import RunFolder
 from nodes.display.run import Display
 from nodes.launchers import processes, zygote
 from nodes.server.events import pipe_watcher
-from nodes.server.program import security_from, serve
+from nodes.server.program import CTRL_C, WARNING, security_from, serve
 from protocol import keys
 from protocol.errors import AddressUnusable
 
+MAX_RESTARTS = 10
+"""Of a client, and of a host."""
+_STOPS = (signal.SIGINT, signal.SIGTERM, WARNING)
 _LOOK_SECONDS = 0.2
 
 
@@ -31,6 +35,10 @@ class LaunchOptions:
     address: str = "tcp://127.0.0.1:*"
     curve: bool = False
     resume: bool = False
+
+
+class ServerKilled(UserError):
+    """And with it the run, which has no summary; what was saved can be gone on with."""
 
 
 class Launcher(ABC):
@@ -44,6 +52,7 @@ class Launcher(ABC):
         self._options = options
         self._server: int | None = None
         self._interrupts = 0
+        self._interrupted_by = ""
 
     @abstractmethod
     def start_clients(self, address: str) -> None:
@@ -63,7 +72,7 @@ class Launcher(ABC):
     @property
     def code(self) -> tuple[str, ...]:
         """The own code of the experiment, as the run folder has it."""
-        return tuple(own_files.places(to_layer(self.experiment)))
+        return tuple(files.places(to_layer(self.experiment)))
 
     @property
     def interrupted(self) -> bool:
@@ -72,13 +81,17 @@ class Launcher(ABC):
 
     def run(self) -> int:
         """Start everything and watch it to its end; returns the exit code. Until then Ctrl-C is the launcher's."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in _STOPS}
+        for number in (signal.SIGTERM, WARNING):  # as Ctrl-C, until there is a run: no key may stay behind
+            signal.signal(number, signal.default_int_handler)
         try:
             return self._run()
         finally:
             self.kill_clients()
             if self._server is not None:
                 zygote.stop_process(self._server)
+            if self.keys_folder is not None:  # a run that is resumed has keys of its own
+                shutil.rmtree(self.keys_folder, ignore_errors=True)
             self._display.close()
             if not self.interrupted:  # or one Ctrl-C more would cut off what is still to be said
                 for number, handler in before.items():
@@ -97,28 +110,42 @@ class Launcher(ABC):
         if not address.startswith("tcp://"):
             self._reap_server()
             raise UserError(address or f"the server did not start; see {self.folder.logs / 'server.log'}.")
-        self.start_clients(address)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            self.start_clients(address)
+        except UserError:
+            self._take_back()
+            raise
+        for number in _STOPS:
             signal.signal(number, self._on_interrupt)
         for line in self._lines(events_in):
             self._display.on_event(json.loads(line))
         status = self._reap_server()
         if os.WIFSIGNALED(status):
-            saved = self.experiment.cluster.checkpoint_every
-            hint = f"; go on with: --resume {self.folder.path}" if saved else ""
-            raise UserError(f"the server {processes.describe_exit(status)}{hint}.")
+            raise ServerKilled(f"the server {processes.describe_exit(status)}.")
         self.finish_clients()
         return os.waitstatus_to_exitcode(status)
+
+    def _take_back(self) -> None:
+        """No client could be started: a run that could not begin leaves nothing behind."""
+        assert self._server is not None
+        self.kill_clients()
+        zygote.stop_process(self._server)
+        self._server = None
+        if not self._options.resume:
+            shutil.rmtree(self.folder.path)
 
     def _lines(self, events_in: int) -> Iterator[bytes]:
         """What the server tells until it closes its end; meanwhile a look after the clients.
 
         A line that was cut off when the server was killed does not count.
         """
-        rest = b""
+        rest, told_interrupt = b"", False
         with os.fdopen(events_in, "rb", buffering=0) as pipe:
             while True:
                 ready, _, _ = select.select([pipe], [], [], _LOOK_SECONDS)
+                if self.interrupted and not told_interrupt:
+                    told_interrupt = True
+                    self._display.on_event({"event": "interrupted", "by": self._interrupted_by})
                 self.watch_clients()
                 if not ready:
                     continue
@@ -133,17 +160,20 @@ class Launcher(ABC):
         self._server = None
         return status
 
-    def _on_interrupt(self, *_: object) -> None:
+    def _on_interrupt(self, number: int, _: object) -> None:
         """The first Ctrl-C ends the run with the results so far, the second ends it now.
 
         Without its server the run is over, and `run` ends the clients: a handler may be interrupted by itself.
         """
         self._interrupts += 1
+        self._interrupted_by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         with contextlib.suppress(ProcessLookupError):
             if self._server is not None:
-                os.kill(self._server, signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
+                first = CTRL_C if number == signal.SIGINT else number
+                os.kill(self._server, first if self._interrupts == 1 else signal.SIGKILL)
 
     def _server_main(self, address_out: int, events_in: int, events_out: int) -> int:
+        signal.signal(WARNING, signal.SIG_DFL)  # as SIGTERM, until both can be heeded
         os.close(events_in)  # or a server without a launcher would wait for ever for itself to read its events
         zygote.redirect_output(self.folder.logs / "server.log")
 
@@ -158,7 +188,7 @@ class Launcher(ABC):
                 security=security_from(self.keys_folder),
                 resume=self._options.resume,
                 watcher=pipe_watcher(events_out),
-                on_bound=tell,
+                on_bound=lambda addresses: tell(addresses[0]),
             )
         except (AddressUnusable, UserError) as error:  # before it was bound: nothing has started yet
             tell(str(error))
@@ -167,8 +197,8 @@ class Launcher(ABC):
 
 def _make_keys(folder: RunFolder, num_clients: int) -> Path:
     path = folder.path / "keys"
-    if not path.exists():
-        keys.create(path, keys.SERVER)
-        for client in range(num_clients):
-            keys.create(path, keys.client_name(client))
+    shutil.rmtree(path, ignore_errors=True)  # of a launcher that was killed
+    keys.create(path, keys.SERVER)
+    for client in range(num_clients):
+        keys.create(path, keys.client_name(client))
     return path

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import click
 
-from fedsim import own_files
 from fedsim.config import Experiment, to_layer, to_toml
 from fedsim.errors import UserError
-from nodes.client.options import ClientOptions, id_range
+from fedsim.own import files
 
 DEFAULT_PORT = 5555
 
 
-def print_commands(experiment: Experiment, folder: Path, port: int) -> None:
-    """Writes the experiment beside the future results folder and prints what to type where."""
+def write_config(experiment: Experiment, folder: Path) -> Path:
+    """The experiment, beside the future results folder."""
     config = folder.with_name(f"{folder.name}.toml")
     try:
         config.parent.mkdir(parents=True, exist_ok=True)
@@ -23,29 +22,25 @@ def print_commands(experiment: Experiment, folder: Path, port: int) -> None:
         raise UserError(
             f"{config} cannot be written: {error.strerror}; choose another place with --out."
         ) from None
-    ids, address = list(range(experiment.run.clients)), f"tcp://SERVER:{port}"
-    server = f"--config {shlex.quote(str(config))} --bind {address} --keys keys --out {shlex.quote(str(folder))}"
-    code = tuple(own_files.copy_name(place) for place in own_files.places(to_layer(experiment)))
-    options = ClientOptions.of(experiment.cluster, connect=address, ids=ids, keys=Path("keys"), code=code)
-    words = options.between_machines().words()
+    return config
+
+
+def print_commands(experiment: Experiment, folder: Path, port: int) -> None:
+    """Writes the experiment beside the future results folder and prints what to type where."""
+    config = write_config(experiment, folder)
+    address, ids = f"tcp://SERVER:{port}", range(experiment.run.clients)
+    hosts = min(2, len(ids))
+    code = [files.copy_name(place) for place in files.places(to_layer(experiment))]
+    copies = f"\n# Copy {', '.join(code)} there, into the same folder: code never travels." if code else ""
+    file, out = shlex.quote(str(config)), shlex.quote(str(folder))
     click.echo(
         f"""\
 # The experiment is in {config}. Replace SERVER by the address of the server's machine.
 
-# On the server's machine: make its key, collect every client's public key (client-*.key) in keys/, then start.
-fedsim keys new server --folder keys
-python -m nodes.server {server}
+# On the server's machine: make keys, and one bundle for each machine with clients ({hosts} here), then start.
+fedsim keys bundle --config {file} --connect {address} --hosts {hosts} --folder keys
+fedsim server --config {file} --bind {address} --keys keys --out {out}
 
-# On each client machine: make keys for its clients, send client-*.key to the server, fetch server.key from it.\
-{_example_of_sharing(ids)}{f"{chr(10)}# Copy {', '.join(code)} to it: code never travels." if code else ""}
-fedsim keys new {id_range(ids)} --folder keys
-python -m nodes.client {shlex.join(words)}"""
+# On each client machine, with its own bundle; copy it by a safe way, for it holds secret keys.{copies}
+fedsim client --bundle host-1.bundle"""
     )
-
-
-def _example_of_sharing(ids: list[int]) -> str:
-    if len(ids) == 1:
-        return ""
-    half = (len(ids) + 1) // 2
-    halves = f"{id_range(ids[:half])} and {id_range(ids[half:])}"
-    return f"\n# Several machines share the ids {id_range(ids)} among them, for example {halves}."

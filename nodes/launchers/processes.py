@@ -2,9 +2,13 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import resource
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -33,6 +37,25 @@ def pss_bytes() -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
+def raise_file_limit() -> int:
+    """As many open files as this user may have; returns that number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # some systems say infinity and mean less
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def available_bytes() -> int:
+    """What processes may still take of this machine's memory; a terabyte where the kernel does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 1 << 40
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
 def keep_freed_memory() -> None:
     """Let malloc keep freed memory for the next batch or round instead of handing it back to the kernel.
 
@@ -49,6 +72,25 @@ def return_freed_memory() -> None:
     """Give the kernel what malloc has kept: for a process that will do nothing for a while."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+class Turnstile:
+    """At most `width` at once of the processes that are forked from here. Whoever dies inside has left."""
+
+    def __init__(self, width: int):
+        self._width = width
+        with tempfile.TemporaryFile() as file:
+            self._file = os.dup(file.fileno())
+
+    @contextlib.contextmanager
+    def through(self, number: int) -> Iterator[None]:
+        """Numbers that follow each other go through side by side."""
+        gate = number % self._width
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, gate)  # a process's own lock, which ends with it
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, gate)
 
 
 def cores() -> list[int]:

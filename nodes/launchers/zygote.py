@@ -56,6 +56,7 @@ def fork(main: Callable[[], int], death_signal: int = signal.SIGKILL) -> int:
         die_with_parent(parent, death_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm warns every process; the server decides
         code = main()
     except BaseException:
         traceback.print_exc()

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from protocol.kernel import TcpCounters
-from protocol.ledger import BEFORE_FIRST_ROUND, Audit, Ledger, Receipt, framing_receipt
+from protocol.audit import Audit, Traffic, Verdict
+from protocol.ledger import BEFORE_FIRST_ROUND, Ledger, Receipt, framing_receipt
 from protocol.transport import ServerSocket
 
 NOBODY = -1
@@ -22,7 +22,7 @@ class Accounts:
         self.round = BEFORE_FIRST_ROUND
         self._cohort: frozenset[int] = frozenset()
         self._socket = socket
-        self._ended_early: set[int] = set()
+        self._must_agree: frozenset[int] = frozenset()
 
     def begin_round(self, round: int, cohort: Iterable[int]) -> None:
         self.round, self._cohort = round, frozenset(cohort)
@@ -37,66 +37,80 @@ class Accounts:
     def received(self, receipt: Receipt, client: int, purpose: str) -> None:
         self.ledger.record(receipt, round=self.round, client=client, direction="up", purpose=purpose)
 
-    def note_ended_connections(self) -> None:
-        """Called before everybody is told to stop: whoever has hung up by now did so early."""
-        self._ended_early = {c.number for c in self._socket.connections.all if not c.is_open}
+    def note_open_connections(self) -> None:
+        """Called when all has been said, before everybody is told to stop: what ends now ends in order."""
+        self._must_agree = frozenset(c.number for c in self._socket.connections.all if c.is_open)
 
-    def kernel_total(self) -> TcpCounters | None:
+    def kernel_total(self) -> Traffic | None:
         """What the kernel has counted so far on all connections together; None where it has no counters."""
         counters = [c.read() for c in self._socket.connections.all if c.client is not None]
         known = [item for item in counters if item is not None]
         if len(known) < len(counters):
             return None
-        return TcpCounters(sum(item.sent for item in known), sum(item.received for item in known))
+        return Traffic(sum(item.sent for item in known), sum(item.received for item in known))
 
     def audit(self) -> list[Audit]:
-        """Every client's connection beside the kernel's counters; adds handshakes and heartbeats to the ledger."""
+        """Every client's connection beside the kernel's counters; adds handshakes to the ledger."""
         audits = []
         for connection in self._socket.connections.all:
             if connection.client is None:
                 continue
-            audit = connection.audit(closed_early=connection.number in self._ended_early)
-            for (kind, direction), size in connection.framing_bytes(audit.heartbeats).items():
-                if size:
-                    self.ledger.record(
-                        framing_receipt(kind, size),
-                        round=BEFORE_FIRST_ROUND,
-                        client=connection.client,
-                        direction=direction,
-                        purpose="control",
-                    )
-            audits.append(audit)
+            for direction, size in zip(("down", "up"), connection.handshake_bytes(), strict=True):
+                self.ledger.record(
+                    framing_receipt("handshake", size),
+                    round=BEFORE_FIRST_ROUND,
+                    client=connection.client,
+                    direction=direction,
+                    purpose="control",
+                )
+            audits.append(connection.audit(must_agree=connection.number in self._must_agree))
         return audits
 
 
 def traffic_summary(ledger: Ledger) -> dict[str, dict[str, dict[str, int]]]:
-    """{purpose: {direction: the four levels}}, with the sum of all purposes as `total`."""
+    """{purpose: {direction: the four levels}}, with the sum of all purposes as `total`; and decoded bytes, where
+    arrays were encoded."""
+    everything = ledger.total()
+    is_coded = everything.decoded_bytes != everything.payload_bytes
+    levels = (*LEVELS, "decoded_bytes") if is_coded else LEVELS
 
     def both(**wanted: str) -> dict[str, dict[str, int]]:
         totals = {way: ledger.total(direction=way, **wanted) for way in ("up", "down")}
-        return {way: {level: getattr(total, level) for level in LEVELS} for way, total in totals.items()}
+        return {way: {level: getattr(total, level) for level in levels} for way, total in totals.items()}
 
     return {**{purpose: both(purpose=purpose) for purpose in PURPOSES}, "total": both()}
 
 
 def audit_summary(audits: list[Audit]) -> dict[str, Any]:
-    """What the closing table says of the kernel check; every difference with its size."""
-    checked = [(audit, audit.difference) for audit in audits if audit.difference is not None]
-    differences = [
-        {
-            "connection": audit.connection,
-            "client": audit.client,
-            "sent_difference_bytes": difference.sent,
-            "received_difference_bytes": difference.received,
-            "ended_early": audit.closed_early,
-        }
-        for audit, difference in checked
-        if not audit.agrees
-    ]
+    """What the closing table says of the kernel check; what was cut has the kernel's bounds beside it."""
+    by_verdict = {verdict: [audit for audit in audits if audit.verdict is verdict] for verdict in Verdict}
     return {
         "connections": len(audits),
-        "checked": len(checked),
-        "agree": len(checked) - len(differences),
-        "heartbeats": sum(audit.heartbeats.pings for audit in audits),
-        "differences": differences,
+        "checked": len(audits) - len(by_verdict[Verdict.UNCHECKED]),
+        "agree": len(by_verdict[Verdict.AGREES]),
+        "cut": [_bounds(audit) for audit in by_verdict[Verdict.CUT]],
+        "differences": [_difference(audit) for audit in by_verdict[Verdict.DIFFERS]],
+    }
+
+
+def _bounds(audit: Audit) -> dict[str, Any]:
+    """How much of what was booked has certainly arrived, and how much has left or come at all."""
+    assert audit.kernel is not None
+    return {
+        "connection": audit.connection,
+        "client": audit.client,
+        "booked_sent_bytes": audit.counted.sent,
+        "sent_bytes": [audit.kernel.acknowledged, audit.kernel.sent],
+        "booked_received_bytes": audit.counted.received,
+        "received_bytes": audit.kernel.received,
+    }
+
+
+def _difference(audit: Audit) -> dict[str, Any]:
+    assert audit.difference is not None
+    return {
+        "connection": audit.connection,
+        "client": audit.client,
+        "sent_difference_bytes": audit.difference.sent,
+        "received_difference_bytes": audit.difference.received,
     }

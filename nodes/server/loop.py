@@ -6,24 +6,40 @@ what is learned by `learner.Learner`. Only this loop knows all three.
 
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedsim.contract import Arrays
-from fedsim.errors import ContractError
+from fedsim.errors import ContractError, UserError
 from fedsim.method import Upload
 from fedsim.metrics import Row
+from nodes.border import Passage, require_frames_fit
 from nodes.checkpoint import Checkpoints, Manifest
 from nodes.server.events import EventLog
 from nodes.server.learner import Learner, Plan
-from nodes.server.reception import Answered, Event, Failed, Gone, Joined, Reception, Refused, Rejected, Returned
-from nodes.server.rounds import Round, Timing
-from nodes.work import Report
+from nodes.server.reception import (
+    Answered,
+    Event,
+    Failed,
+    Gone,
+    Joined,
+    Progressed,
+    Reception,
+    Refused,
+    Rejected,
+    Returned,
+)
+from nodes.server.rounds import NO_SLOT, Round, Timing
+from nodes.work import Report, is_large, num_bytes
 from protocol import messages
+from protocol.audit import Audit
 from protocol.codec import Parcel
-from protocol.ledger import Audit
 
 log = logging.getLogger("server")
 
 _POLL_SECONDS = 0.2
+_WAITING_SECONDS = 5.0  # between words about who has not joined yet
+_SAID_OF_STRANGERS = 1000
+_SLOW_SECONDS, _SLOW_FACTOR = 60.0, 10.0  # beyond both, the user is told whom a round waits for
 
 
 class RunStopped(Exception):
@@ -51,8 +67,9 @@ class _OpenRound:
     plan: Plan
     down: Parcel
     state: Round
-    asked_at: dict[int, float] = field(default_factory=dict)
     reports: dict[int, Report] = field(default_factory=dict)
+    slow: set[int] = field(default_factory=set)
+    """Who takes far longer than before, and the user knows."""
 
 
 class ServerLoop:
@@ -72,6 +89,10 @@ class ServerLoop:
         self._setup: Parcel | None = None
         """What every client gets before its first round; None until all have joined."""
         self._open: _OpenRound | None = None
+        self._num_turned_away = 0
+        self._remarked: set[str] = set()
+        self._lost_in: dict[int, int] = {}
+        """Clients that are not here, and the round in which they were lost."""
 
     def run(self) -> Outcome:
         try:
@@ -84,7 +105,7 @@ class ServerLoop:
         except ContractError as error:
             log.exception("the server's half of the method is to be mended")
             outcome = Outcome(False, str(error))
-        for event in self.reception.goodbye(outcome.reason):
+        for event in self.reception.goodbye(outcome.reason, completed=outcome.completed):
             self._on(event)
         outcome.audits = self.reception.accounts.audit()
         self.learner.folder.write_ledger(self.reception.accounts.ledger.rows())
@@ -99,10 +120,18 @@ class ServerLoop:
             raise RunStopped(reason)
 
     def _gather(self) -> None:
-        """Wait for all clients; then the method's set-up, once."""
+        """Wait for all clients, as long as they come; then the method's set-up, once."""
         started, limit = self._clock(), self._cluster.join_seconds
+        said = last_came = started
+        fewest = self._members.num_clients
         while missing := self._members.missing():
-            if self._clock() - started > limit:
+            now = self._clock()
+            if len(missing) < fewest:
+                last_came, fewest = now, len(missing)
+            if now - said > _WAITING_SECONDS:
+                said = now
+                self.events.say("waiting", missing=missing, joined=self._members.ready_by_place())
+            if now - last_came > limit:
                 raise ClientsLost(
                     f"{len(missing)} of {self._members.num_clients} clients did not join within {limit:g} s: "
                     f"{_some(missing)}; start them, or raise cluster.join_seconds."
@@ -111,8 +140,7 @@ class ServerLoop:
         ready = [member.ready for member in self._members.by_id.values() if member.ready]
         sizes = self._members.num_train()
         down = self.learner.setup([Upload(c, sizes[c], arrays) for c, arrays in self._setups.items()])
-        fields = self.learner.border.contract.setup_down
-        self._setup = self.learner.border.outgoing(down, fields, "server, set-up, down")
+        self._setup = self.learner.border.outgoing(down, Passage("setup_down"))
         for client in self._members.by_id:
             self._send_setup(client, self._setup)
         self.events.say(
@@ -131,7 +159,7 @@ class ServerLoop:
 
         # 1. Who takes part, and what goes down to them.
         current = self._open = self._begin(plan, started)
-        self.events.say("round_started", round=round, cohort=len(plan.cohort))
+        self.events.say("round_started", round=round, cohort=len(plan.cohort), clients=plan.num_asked)
 
         # 2. Ask and listen, until everyone has answered or is left out.
         while not current.state.done:
@@ -139,6 +167,7 @@ class ServerLoop:
             self._listen(min(_POLL_SECONDS, current.state.next_deadline() - self._clock()))
             for client, reason in current.state.expire(self._clock()).items():
                 self.events.say("left_out", round=round, client=client, reason=reason)
+            self._say_who_is_slow(current)
 
         # 3. Are these enough?
         self._require_quorum(current)
@@ -146,18 +175,25 @@ class ServerLoop:
         self.events.say("collected", round=round, train=plan.order.train)
 
         # 4. The server's own step.
-        row = self.learner.conclude(plan, current.reports, self._members.num_train())
+        row = self.learner.conclude(plan, current.reports, self._members.num_train(), num_bytes(current.down))
 
         # 5. A state to go on from.
         if plan.save:
             self._save(round)
         self._open = None
+        self.events.say_absences(round, self.learner.take_absences())
+        if warning := self.learner.take_warning():
+            self.events.say("warning", round=round, reason=warning)
         self._say_round_finished(row, started, collected)
 
     def _begin(self, plan: Plan, now: float) -> _OpenRound:
         round, border, members = plan.order.round, self.learner.border, self._members
         self.reception.accounts.begin_round(round, plan.cohort)
-        down = border.outgoing(self.learner.down, border.contract.down, f"server, round {round}, down")
+        down = border.outgoing(self.learner.down, Passage("down", round=round))
+        try:
+            require_frames_fit(down, self._cluster.max_frame_mib)
+        except UserError as error:
+            raise RunStopped(str(error)) from None
         state = Round(
             cohort=plan.cohort,
             others=plan.others,
@@ -167,11 +203,12 @@ class ServerLoop:
             quorum=self._cluster.quorum,
             timing=Timing(self._cluster.deadline_seconds, self._cluster.rejoin_seconds),
             now=now,
+            ahead=is_large(down),
         )
         return _OpenRound(plan, down, state)
 
     def _ask(self, current: _OpenRound) -> None:
-        """Send work to everyone whose turn it is."""
+        """Send work to everyone who is to have it now, and word to those whose turn it is."""
         for ask in current.state.asks(self._clock()):
             order = current.plan.order_for(ask.client)
             work = messages.Work(
@@ -186,18 +223,40 @@ class ServerLoop:
             )
             parcel = current.down if order.train or order.evaluate else Parcel()
             purpose = self.reception.accounts.purpose_of_work(ask.client)
-            current.asked_at[ask.client] = self._clock()
             if self.reception.send(ask.client, work, parcel, purpose):
-                self.events.say("asked", round=order.round, client=ask.client, train=order.train)
+                ahead = {"ahead": True} if ask.slot == NO_SLOT else {}
+                self.events.say("asked", round=order.round, client=ask.client, train=order.train, **ahead)
+        for turn in current.state.turns(self._clock()):
+            order = current.plan.order_for(turn.client)
+            begin = messages.Turn(run=self.reception.run, round=order.round, attempt=turn.attempt, slot=turn.slot)
+            if self.reception.send(turn.client, begin):
+                self.events.say("begins", round=order.round, client=turn.client, train=order.train)
+
+    def _say_who_is_slow(self, current: _OpenRound) -> None:
+        """A process that was stopped or hangs is not lost, since its machine answers; but the user shall know."""
+        deadline = f"cluster.deadline_seconds = {self._cluster.deadline_seconds:g}"
+        for client, seconds in current.state.working_seconds(self._clock()).items():
+            usual = self._members.by_id[client].train_seconds
+            if client in current.slow or usual is None or seconds < max(_SLOW_SECONDS, _SLOW_FACTOR * usual):
+                continue
+            current.slow.add(client)
+            story = f"waits for client {client}, {seconds:.0f} s so far and {usual:.1f} s last time"
+            reason = f"{story}; if it was stopped or hangs, it counts as late after {deadline}"
+            self.events.say("warning", round=current.plan.order.round, reason=reason)
 
     def _require_quorum(self, current: _OpenRound) -> None:
-        verdict, plan = current.state.verdict(), current.plan
-        if not verdict.has_quorum:
-            gone = ", ".join(f"client {client}: {reason}" for client, reason in verdict.missing.items())
-            raise ClientsLost(
-                f"round {plan.order.round} lacks {len(verdict.missing)} of {len(plan.cohort) + len(plan.others)} "
-                f"clients ({gone}), and cluster.quorum = {self._cluster.quorum:g} must answer."
-            )
+        """The run's last sentence names the missing and since when, and what the user can do about it."""
+        verdict, plan, cluster = current.state.verdict(), current.plan, self._cluster
+        if verdict.has_quorum:
+            return
+        lost_in = {client: f" since round {round}" for client, round in self._lost_in.items()}
+        gone = [f"client {client}: {why}{lost_in.get(client, '')}" for client, why in verdict.missing.items()]
+        late = any(reason.startswith("late") for reason in verdict.missing.values())
+        remedy = f"; who is late needs more than cluster.deadline_seconds = {cluster.deadline_seconds:g}"
+        raise ClientsLost(
+            f"round {plan.order.round} lacks {len(gone)} of {len(plan.cohort) + len(plan.others)} clients "
+            f"({', '.join(gone)}), and cluster.quorum = {cluster.quorum:g} must answer{remedy if late else ''}."
+        )
 
     def _save(self, round: int) -> None:
         """All clients that answered have saved; the manifest makes the set a checkpoint."""
@@ -242,16 +301,32 @@ class ServerLoop:
                 self._on_joined(event)
             case Answered():
                 self._on_answered(event)
+            case Progressed(client, message) if self._open is not None:
+                state = self._open.state
+                happened = state.on_done if isinstance(message, messages.Done) else state.on_delivered
+                happened(client, message.attempt, self._clock())
             case Returned(client):
                 self._on_returned(client)
             case Gone(client, reason):
                 self._on_gone(client, reason)
             case Refused(reason):
-                self.events.say("refused", reason=reason)
+                self._say_turned_away("refused", reason=reason)
             case Rejected(client, reason):
-                self.events.say("rejected", client=client, reason=reason)
-            case Failed(client, round, error):
+                self._say_turned_away("rejected", client=client, reason=reason)
+            case Failed(client, round, text):
+                error, _, where = text.partition("\n")
+                if where:
+                    self.events.say("client_failed", client=client, round=round, where=where)
                 raise RunStopped(f"client {client} failed in round {round}: {error}")
+
+    def _say_turned_away(self, kind: str, **details: Any) -> None:
+        """The first ones, then one each time their number doubles: a flood shall not fill the disk."""
+        self._num_turned_away += 1
+        number = self._num_turned_away
+        if number <= _SAID_OF_STRANGERS:
+            self.events.say(kind, **details)
+        elif number & (number - 1) == 0:
+            self.events.say(kind, number=number, **details)
 
     def _on_joined(self, joined: Joined) -> None:
         client, member = joined.client, self._members.by_id[joined.client]
@@ -259,9 +334,14 @@ class ServerLoop:
             "client_ready",
             client=client,
             place=member.place.name,
+            slots=member.place.slots,
             start_seconds=joined.ready.start_seconds,
             pss_bytes=joined.ready.pss_bytes,
         )
+        for remark in joined.remarks:
+            if remark not in self._remarked:  # the same of all clients of a machine
+                self._remarked.add(remark)
+                self.events.say("note", text=remark)
         if self._setup is None:
             self._setups[client] = joined.arrays
         elif self._send_setup(client, self._setup):  # it was started again
@@ -273,27 +353,33 @@ class ServerLoop:
         if current is None or not current.state.on_answer(client, result.attempt, now):
             return
         member = self._members.by_id[client]
-        member.has_answered = True
+        order = current.plan.order_for(client)
+        if order.train or order.evaluate:  # whoever was only asked to save is as it was
+            member.answered_round = result.round
         if current.plan.save:  # known at once: a client that dies before the round is over goes on from this state
             member.saved_round = result.round
-        round_trip = now - current.asked_at[client]
+        worked, travelled = current.state.seconds(client)
+        round_trip = worked + travelled
         if "train" in result.seconds:
-            member.train_seconds = round_trip
+            member.train_seconds = worked
         seconds = {**result.seconds, "round_trip": round_trip}
-        current.reports[client] = Report(dict(result.metrics), seconds, answered.arrays)
+        current.reports[client] = Report(dict(result.metrics), seconds, answered.arrays, answered.num_bytes)
         self.events.say("answered", round=result.round, client=client, seconds=round_trip)
 
     def _on_returned(self, client: int) -> None:
         if self._open is not None:
             self._open.state.on_return(client, self._clock())
+        self._lost_in.pop(client, None)
         self.events.say("returned", client=client, round=self.reception.accounts.round)
 
     def _on_gone(self, client: int, reason: str) -> None:
-        if self._open is not None and reason:
-            self._open.state.drop(client, reason, self._clock())
-        elif self._open is not None:
-            self._open.state.on_lost(client, self._clock())
-        self.events.say("lost", client=client, round=self.reception.accounts.round, reason=reason)
+        round, current = self.reception.accounts.round, self._open
+        self.events.say("lost", client=client, round=round, reason=reason)
+        self._lost_in.setdefault(client, round)
+        if current is not None and not reason:
+            current.state.on_lost(client, self._clock())
+        elif current is not None and current.state.drop(client, reason, self._clock()):
+            self.events.say("left_out", round=round, client=client, reason="refused")
 
     def _send_setup(self, client: int, parcel: Parcel) -> bool:
         """Nothing is sent for a method without a set-up."""

@@ -5,16 +5,19 @@ import logging
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from fedsim import assembly, metrics, own_code
-from fedsim.errors import UserError
+from fedsim import assembly, metrics
+from fedsim.errors import DiskFull, UserError, writing_to
 from fedsim.models import groups
+from fedsim.own import spelling
 from fedsim.results.folder import RunFolder
+from nodes import failures, likeness
 from nodes.checkpoint import Checkpoints, Manifest
+from nodes.launchers import processes
 from nodes.launchers.placement import use_server_device, use_server_threads
 from nodes.server.accounts import audit_summary, traffic_summary
 from nodes.server.events import EventLog, Watcher
@@ -30,8 +33,17 @@ from protocol.transport import ServerSocket
 
 EXIT_LACKS_CLIENTS = 3
 """Beside 0 for a run that is complete, 1 for one that failed or whose bytes do not agree, 2 for bad input."""
+CTRL_C = signal.SIGUSR2
+"""How a launcher tells that the user pressed it: the terminal's own signal reaches every process of the group."""
+WARNING = signal.SIGUSR1
+"""Slurm's, a while before the time of a job is over."""
 
+_STOPS: dict[int, str] = {
+    signal.SIGTERM: "SIGTERM, or the launcher has died",
+    WARNING: "SIGUSR1, a warning that the time is over soon",
+}
 _LAST_WORDS_SECONDS = 20
+_OWN_FILES = 64  # of the server, beside its clients' connections
 
 
 Security = tuple[KeyPair | None, dict[str, int] | None]
@@ -46,32 +58,43 @@ def security_from(folder: Path | None) -> Security:
 
 def serve(
     folder: RunFolder,
-    address: str,
-    *,
+    *addresses: str,
     security: Security = (None, None),
     resume: bool = False,
     watcher: Watcher | None = None,
-    on_bound: Callable[[str], None] = lambda address: None,
+    on_bound: Callable[[list[str]], None] = lambda addresses: None,
 ) -> int:
     """Run the experiment of a run folder to its end; returns the exit code."""
     started = time.monotonic()
-    with folder.in_use():
-        learner, manifest, socket = _prepare(folder, address, security, resume)
-        with closing(socket), closing(EventLog(folder.path / "events.jsonl", watcher)) as events:
-            on_bound(socket.address)
+    with folder.in_use(), writing_to(folder.path):
+        learner, manifest, socket, facts = _prepare(folder, addresses, security, resume)
+        with (
+            closing(socket),
+            closing(EventLog(folder.path / "events.jsonl", watcher, learner.experiment)) as events,
+        ):
+            on_bound(socket.addresses)
+            reception = Reception(socket, learner.experiment, learner.border, manifest, facts=facts)
             try:
-                reception = Reception(socket, learner.experiment, learner.border, manifest)
                 loop = ServerLoop(learner, reception, events, first_round=manifest.round + 1 if manifest else 0)
                 _stop_on_signals(loop)
                 events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)
                 if resume and manifest is None:
                     events.say("starts_over")
-                outcome = loop.run()
-                summary = summarise(loop, outcome, time.monotonic() - started)
-                folder.write_summary(summary)
-                events.say("finished", summary=summary)
+                with writing_to(folder.path):
+                    outcome = loop.run()
+                    summary = summarise(loop, outcome, time.monotonic() - started)
+                    folder.write_summary(summary)
+                    events.say("finished", summary=summary)
+            except DiskFull as error:
+                for _ in reception.goodbye(str(error), completed=False):
+                    pass
+                with suppress(OSError):
+                    events.say("failed", reason=str(error), where="")
+                return error.exit_code
             except Exception as error:
-                events.say("failed", reason=str(error) or type(error).__name__)
+                story = failures.explained(error, f"its log: {folder.logs / 'server.log'}")
+                reason, _, where = story.partition("\n")
+                events.say("failed", reason=reason, where=where)
                 raise
     if outcome.lacks_clients:
         return EXIT_LACKS_CLIENTS
@@ -79,18 +102,20 @@ def serve(
 
 
 def _prepare(
-    folder: RunFolder, address: str, security: Security, resume: bool
-) -> tuple[Learner, Manifest | None, ServerSocket]:
+    folder: RunFolder, addresses: Sequence[str], security: Security, resume: bool
+) -> tuple[Learner, Manifest | None, ServerSocket, dict[str, str]]:
     """All that can be refused, before anything in the folder is touched."""
     experiment = folder.experiment()
     use_server_threads(experiment.cluster)
     try:
+        _require_files(experiment.run.clients)
         federation = assembly.check(experiment)
         learner = Learner(experiment, federation, folder, use_server_device(experiment.cluster))
         manifest = _restore(learner, folder) if resume else None
         limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
         own, allowed = security
-        socket = ServerSocket(address, limits=limits, keys=own, allowed=allowed)
+        heartbeat = experiment.cluster.heartbeat_seconds
+        socket = ServerSocket(*addresses, limits=limits, keys=own, allowed=allowed, heartbeat_seconds=heartbeat)
     except (AddressUnusable, UserError):
         if not resume:
             shutil.rmtree(folder.path)  # a run that could not begin leaves nothing behind
@@ -99,7 +124,17 @@ def _prepare(
         folder.forget_after(manifest.round if manifest else -1)
     if not experiment.run.rehearsal:
         folder.write_partition(*federation.class_counts())
-    return learner, manifest, socket
+    return learner, manifest, socket, likeness.facts_of(federation)
+
+
+def _require_files(num_clients: int) -> None:
+    """Each client is a connection, and each connection an open file."""
+    limit = processes.raise_file_limit()
+    if (wanted := num_clients + _OWN_FILES) > limit:
+        raise UserError(
+            f"{num_clients} clients need about {wanted} open files in the server's process, and {limit} are "
+            "allowed; raise the limit (ulimit -Hn, or LimitNOFILE of a service), or take fewer clients."
+        )
 
 
 def summarise(loop: ServerLoop, outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -115,9 +150,10 @@ def summarise(loop: ServerLoop, outcome: Outcome, seconds: float) -> dict[str, A
         "seconds": seconds,
         "start_seconds_max": max((item.start_seconds for item in ready), default=None),
         "client_pss_bytes_mean": sum(item.pss_bytes for item in ready) / max(len(ready), 1),
+        "client_gpu_peak_bytes": loop.learner.gpu_peak_bytes,
         "traffic": traffic_summary(reception.accounts.ledger),
         "audit": audit,
-        "audit_passed": all(item["ended_early"] for item in audit["differences"]),
+        "audit_passed": not audit["differences"],
     }
 
 
@@ -126,7 +162,7 @@ def results_summary(learner: Learner) -> dict[str, Any]:
     experiment = learner.experiment
     return {
         "method": experiment.method_name,
-        "dataset": own_code.label(experiment.data.dataset),
+        "dataset": spelling.label(experiment.data.dataset),
         "model_group": groups.label(experiment.model.group),
         "architectures": [entry.name for entry in groups.entries(experiment.model.group)],
         "clients": experiment.run.clients,
@@ -165,11 +201,12 @@ def _restore(learner: Learner, folder: RunFolder) -> Manifest | None:
 
 def _stop_on_signals(loop: ServerLoop) -> None:
     def stop(number: int, frame: object) -> None:
-        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM, or the launcher has died"
+        name = _STOPS.get(number, "Ctrl-C")
         logging.getLogger("server").warning("stopping: %s", name)
         signal.alarm(_LAST_WORDS_SECONDS)  # kills us if the results so far take longer than this to write
         loop.request_stop(f"the run was stopped ({name})")
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (*_STOPS, CTRL_C):
+        signal.signal(number, stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, stop)

@@ -13,20 +13,21 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedsim.config import Experiment
-from fedsim.contract import Arrays, Fields
+from fedsim.contract import Arrays
 from fedsim.errors import ContractError
 from fedsim.method import Metrics
-from nodes.border import Border, check_metrics, pack_experiment, where
+from nodes import likeness
+from nodes.border import Border, Items, Passage, check_metrics, pack_experiment, travelled_bytes
 from nodes.checkpoint import Manifest
 from nodes.server.accounts import NOBODY, Accounts
-from nodes.server.members import Member, Members
+from nodes.server.members import Member, Members, Taken
 from protocol import messages, transport
 from protocol.codec import Parcel
-from protocol.errors import PeerUnreachable
+from protocol.errors import PeerUnreachable, VersionMismatch
 from protocol.messages import Message
 from protocol.transport import Arrived, ServerSocket
 
@@ -34,6 +35,7 @@ log = logging.getLogger("server")
 
 NOTHING = Parcel()
 """Beside a message without arrays."""
+NO_FACTS: Mapping[str, str] = {}
 
 _GOODBYE_SECONDS = 5.0
 _MAX_REASON_CHARS = 2000  # as many as a message may carry
@@ -46,6 +48,8 @@ class Joined:
     client: int
     ready: messages.Ready
     arrays: Arrays
+    remarks: tuple[str, ...] = ()
+    """In what its machine differs from ours."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,16 @@ class Answered:
     client: int
     result: messages.Result
     arrays: Arrays
+    num_bytes: int = 0
+    """Of the arrays, as they travelled."""
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A client has its work, or is done with it and sends its answer."""
+
+    client: int
+    message: messages.Delivered | messages.Done
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,16 @@ class Rejected:
     reason: str
 
 
-Event = Joined | Answered | Failed | Gone | Returned | Refused | Rejected
+@dataclass(frozen=True)
+class _Guest:
+    """Has greeted under an id that is taken, and waits until its owner has gone or the time is over."""
+
+    hello: messages.Hello
+    arrived: Arrived
+    until: float
+
+
+Event = Joined | Answered | Progressed | Failed | Gone | Returned | Refused | Rejected
 
 
 class Reception:
@@ -109,7 +132,10 @@ class Reception:
         border: Border,
         resumed: Manifest | None = None,
         clock: Callable[[], float] = time.monotonic,
+        facts: Mapping[str, str] = NO_FACTS,
     ):
+        """`facts` are those of the server's own machine."""
+        self._facts = facts
         self.accounts = Accounts(socket)
         self.members = Members(experiment.run.clients)
         self.run = secrets.token_hex(4)
@@ -119,6 +145,9 @@ class Reception:
         self.clock = clock
         self._welcome = pack_experiment(experiment)
         self._saved_rounds = resumed.client_rounds if resumed else {}
+        self._needs_everyone = experiment.cluster.quorum == 1
+        self._rejoin_seconds = experiment.cluster.rejoin_seconds
+        self._guests: dict[bytes, _Guest] = {}
         self._goodbye: messages.Stop | None = None
         self._happened: deque[Event] = deque()
         if resumed is not None:
@@ -137,6 +166,8 @@ class Reception:
                 case transport.Lost():
                     self._on_lost(event)
             yield from self._take()
+        self._look_after_guests()
+        yield from self._take()
 
     def send(self, client: int, message: Message, parcel: Parcel = NOTHING, purpose: str = "control") -> bool:
         """Hand a message over and account for it; a client that cannot be reached is `Gone`."""
@@ -146,14 +177,17 @@ class Reception:
         except PeerUnreachable as error:
             log.warning("client %d: %s", client, error)
             self._lose(member)
+            self._socket.hang_up(member.route)  # so that it learns of it, and comes again
             return False
         self.accounts.sent(receipt, client, purpose)
         return True
 
-    def goodbye(self, reason: str) -> Iterator[Event]:
+    def goodbye(self, reason: str, *, completed: bool) -> Iterator[Event]:
         """Tell everyone to stop, and yield what still happens until they have hung up. Nobody joins any more."""
         self._goodbye = messages.Stop(reason=reason[:_MAX_REASON_CHARS])
-        self.accounts.note_ended_connections()
+        self._look_after_guests()
+        if completed:
+            self.accounts.note_open_connections()
         for member in self.members.by_id.values():
             if member.lost_since is None:
                 self.send(member.client, self._goodbye)
@@ -187,12 +221,19 @@ class Reception:
                 self.on_ready(message, member, arrived.decoded.arrays)
             case messages.Result():
                 self.on_result(message, member, arrived.decoded.arrays)
+            case messages.Delivered() | messages.Done():
+                if message.round == self.accounts.round:
+                    self._happened.append(Progressed(member.client, message))
             case messages.Failure():
+                member.lost_since = self.clock()  # it has ended, and nobody needs to be told
                 self._happened.append(Failed(member.client, message.round, message.error))
             case other:
                 log.warning("ignored a %s of client %d", messages.kind_of(other), member.client)
 
-    def on_hello(self, hello: messages.Hello, arrived: Arrived) -> None:
+    def on_hello(self, hello: messages.Hello, arrived: Arrived, wait_until: float | None = None) -> None:
+        if arrived.route in self._guests:  # it is impatient
+            self.accounts.received(arrived.receipt, NOBODY, "control")
+            return
         if self._goodbye is not None:  # too late
             self.accounts.received(arrived.receipt, NOBODY, "control")
             self._tell(arrived.route, NOBODY, self._goodbye)
@@ -200,54 +241,93 @@ class Reception:
         known = self.members.by_id.get(hello.client)
         old = self._socket.connections.of_route(known.route) if known else None
         member = self.members.admit(hello, arrived, old_is_open=old is not None and old.is_open)
-        if isinstance(member, str):
+        until = self.clock() + self._rejoin_seconds if wait_until is None else wait_until
+        if isinstance(member, Taken) and self.clock() < until:
+            # A process that was killed takes a while to end, and a machine that was switched off never says so:
+            # whoever was started in its place may come first.
+            self._guests[arrived.route] = _Guest(hello, arrived, until)
+            return
+        if not isinstance(member, Member):
             self.accounts.received(arrived.receipt, NOBODY, "control")
-            self._refuse(arrived.route, NOBODY, member)
+            self._refuse(arrived.route, NOBODY, member.reason if isinstance(member, Taken) else member)
             return
         arrived.connection.client = member.client
+        if old is not None and old is not arrived.connection:
+            old.hang_up()  # nobody is there any more, though its end may not have been noticed yet
         self.accounts.received(arrived.receipt, member.client, "control")
         if member.ready is not None:
             self._happened.append(Returned(member.client))
             return
         if known is None:
             member.saved_round = member.named_round = self._saved_rounds.get(str(member.client), -1)
-        if member.has_answered and member.saved_round < 0:
-            reason = f"client {member.client} has no saved state to go on with; use --checkpoint-every."
-            self._refuse(arrived.route, member.client, reason)
-            member.lost_since = self.clock()
+        if reason := self._cannot_go_on(member):
+            self._refuse(arrived.route, member.client, f"client {member.client} {reason}.")
+            self._lose(member, f"it {reason}")
             return
         welcome = messages.Welcome(run=self.run, states=self.states, restore=member.saved_round)
         self.send(member.client, welcome, self._welcome)
 
-    def on_ready(self, ready: messages.Ready, member: Member, arrays: Arrays) -> None:
-        place = f"client {member.client}, set-up, up"
-        accepted = self._accept(member, arrays, self._border.contract.setup_up, place)
+    def _look_after_guests(self) -> None:
+        """Let in those whose place is free by now, refuse those who have waited long enough."""
+        guests, self._guests = self._guests, {}
+        for guest in guests.values():
+            self.on_hello(guest.hello, guest.arrived, guest.until)
+
+    def _cannot_go_on(self, member: Member) -> str:
+        """Why a client that was started again cannot take part; empty where it can.
+
+        Its state is older than what it has learned since. With all clients asked for, going on from there would
+        end in other numbers than an undisturbed run; where the user allows fewer, it is better than nothing.
+        """
+        if member.answered_round <= member.saved_round:
+            return ""
+        if member.saved_round < 0:
+            return "has no saved state to go on with; use --checkpoint-every"
+        if self._needs_everyone:
+            return (
+                f"has learned until round {member.answered_round} and saved its state in round "
+                f"{member.saved_round}; --resume goes back to there with all clients"
+            )
+        return ""
+
+    def on_ready(self, ready: messages.Ready, member: Member, items: Items) -> None:
+        if reason := likeness.difference(self._facts, ready.facts):
+            self._refuse(member.route, member.client, f"client {member.client} {reason}.")
+            member.lost_since = self.clock()
+            return
+        accepted = self._accept(member, items, Passage("setup_up", member.client))
         if accepted is not None:
             member.ready, member.num_train = ready, ready.num_train
-            self._happened.append(Joined(member.client, ready, accepted))
+            remarks = likeness.remarks(self._facts, ready.facts, member.place.name)
+            self._happened.append(Joined(member.client, ready, accepted, tuple(remarks)))
 
     def on_refusal(self, refusal: messages.Refusal, member: Member, arrived: Arrived) -> None:
-        """A client that cannot take part, because its code is not the run's, says so and hangs up."""
+        """A client that cannot take part says so and hangs up: its code is not the run's or, later on, there was
+        no memory for its work. It is lost, and nothing is wrong with the run."""
         self.accounts.received(arrived.receipt, member.client, "control")
-        if self._goodbye is None:
+        if self._goodbye is not None:
+            return
+        if member.ready is not None:
+            self._lose(member, refusal.reason)
+        else:
             self._happened.append(Refused(f"client {member.client}: {refusal.reason}"))
             member.lost_since = self.clock()
 
-    def on_result(self, result: messages.Result, member: Member, arrays: Arrays) -> None:
+    def on_result(self, result: messages.Result, member: Member, items: Items) -> None:
         if result.round != self.accounts.round:  # that round is over, or never was
             return
-        place = where(member.client, result.round, "up")
-        accepted = self._accept(member, arrays, self._border.contract.up, place, result.metrics)
+        passage = Passage("up", member.client, result.round)
+        accepted = self._accept(member, items, passage, result.metrics)
         if accepted is not None:
-            self._happened.append(Answered(member.client, result, accepted))
+            self._happened.append(Answered(member.client, result, accepted, travelled_bytes(items)))
 
     def _accept(
-        self, member: Member, arrays: Arrays, fields: Fields, place: str, metrics: Metrics | None = None
+        self, member: Member, items: Items, passage: Passage, metrics: Metrics | None = None
     ) -> Arrays | None:
         """Check what a client sent; one that breaks the contract is refused and leaves the run."""
         try:
-            check_metrics(metrics or {}, place)
-            return self._border.incoming(arrays, fields, place)
+            check_metrics(metrics or {}, str(passage))
+            return self._border.incoming(items, passage)
         except ContractError as error:
             self._refuse(member.route, member.client, str(error))
             self._lose(member, str(error))
@@ -258,8 +338,12 @@ class Reception:
         client = member.client if member else NOBODY
         self.accounts.received(rejected.receipt, client, "control")
         self._happened.append(Rejected(client, str(rejected.error)))
+        if isinstance(rejected.error, VersionMismatch) and rejected.connection is not None:
+            self._tell(rejected.route, client, messages.Refusal(reason=str(rejected.error)))
 
     def _on_lost(self, lost: transport.Lost) -> None:
+        if (guest := self._guests.pop(lost.route, None)) is not None:
+            self.accounts.received(guest.arrived.receipt, NOBODY, "control")
         member = self.members.of_route(lost.route)
         if member is not None and member.lost_since is None and self._goodbye is None:
             self._lose(member)

@@ -1,31 +1,39 @@
-"""Many runs, one after the other: finished ones are skipped, interrupted ones go on, Ctrl-C ends cleanly.
+"""Many runs, one or several at once: finished ones are skipped, interrupted ones go on, Ctrl-C ends cleanly.
 
-Every run has a folder whose name says what it is: method, data set, seed, and a hash of all that can change its
-result. So the same experiment in two tables is run once, and a command that is given again finds its own work.
+Every run has a folder whose name says what it is: method, data set, what a sweep varied, seed, and a hash of all
+that can change its result, by which it is known. So the same experiment in two tables is run once, and a command
+that is given again finds its own work.
 """
 
 import hashlib
 import json
 import shutil
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedsim import own_files
 from fedsim.config import Experiment, to_layer
 from fedsim.errors import FedsimError, UserError
 from fedsim.metrics import describe
+from fedsim.own import files
+from fedsim.results import provenance, trackers
 from fedsim.results.folder import RunFolder
 from fedsim.results.load import load
 from fedsim.results.report.comparison import Comparison, Measured, number_of
 from fedsim.results.wording import counted
+from fedsim.version import __version__
+
+if TYPE_CHECKING:
+    from fedsim.results.tables.grid import Table as FilledTable
+    from nodes.server.events import Watcher
 
 State = Literal["finished", "begun", "new"]
 
@@ -39,58 +47,83 @@ class Job:
 
     name: str
     experiment: Experiment
+    varied: str = ""
+    """What was varied, for the name of its folder."""
 
 
 class Batch:
     """The runs of a table or a sweep, all in one folder."""
 
     def __init__(
-        self, out: Path, jobs: Sequence[Job], console: Console, *, quiet: bool = False, metric: str | None = None
+        self,
+        out: Path,
+        jobs: Sequence[Job],
+        console: Console,
+        *,
+        quiet: bool = False,
+        metric: str | None = None,
+        at_once: int = 1,
+        after_each: Callable[[], object] = lambda: None,
+        table: "Callable[[], FilledTable | None]" = lambda: None,
     ):
-        """`metric` is a column of metrics.csv that every run must have, or the batch stops."""
+        """`metric` is a column of metrics.csv that every run must have, or the batch stops. `at_once` runs go
+        on at a time, each with its share of the cores and GPUs. `after_each` is called when a run has ended, and
+        `table` gives what a live view shows of those that have."""
         self.out = out
         self.failures: dict[Path, str] = {}
         """Run folder -> why there is no result."""
         self._console = console
         self._quiet = quiet
         self._metric = metric
+        self._at_once = at_once
+        self._after_each = after_each
+        self._table = table
         # The same experiment under several names is one run.
-        self._jobs = list({folder_of(out, job.experiment): job for job in jobs}.items())
+        self._jobs = {folder_of(out, job.experiment, job.varied): job for job in jobs}
 
     def run(self) -> bool:
         """Run all that is not finished. A run that fails is reported, and the others go on. False: the user
         stopped it; what has been run so far is kept."""
         from nodes.launchers import zygote
+        from nodes.tools.pool import ENDED, Pool, Task
+        from nodes.tools.progress import Progress
 
         zygote.preload()
-        states = {path: state_of(path, job.experiment) for path, job in self._jobs}
-        todo = [(path, job) for path, job in self._jobs if states[path] != "finished"]
+        states = {path: state_of(path, job.experiment) for path, job in self._jobs.items()}
         counts = [f"{sum(s == kind for s in states.values())} {kind}" for kind in ("finished", "begun", "new")]
         self._say(f"{counted(len(self._jobs), 'run')} in {self.out}: {', '.join(counts)}")
-        for path, _ in self._jobs:
-            if states[path] == "finished":
+        for path, state in states.items():
+            if state == "finished":
                 self._require_metric(path)
-        _check_data([job.experiment for _, job in todo])
-        for number, (path, job) in enumerate(todo, 1):
-            self._say(f"[{number}/{len(todo)}] {job.name}" + (", going on" if states[path] == "begun" else ""))
-            started = time.monotonic()
-            try:
-                self._run(path, job.experiment, resume=states[path] == "begun")
-            except KeyboardInterrupt:
-                self._say(
-                    f"stopped with {counted(len(todo) - number + 1, 'run')} to go; the same command goes on."
-                )
-                return False
-            except FedsimError as error:
-                self.failures[path] = str(error)
-            if reason := self.failures.get(path):
-                self._say(f"    failed: {reason}", style="red")
-            else:
-                best = number_of(path, "accuracy")
-                shown = "no accuracy" if best is None else f"best accuracy {best:.2f} %"
-                self._say(f"    {shown} in {time.monotonic() - started:.1f} s")
-                self._require_metric(path)
-        return True
+        todo = {path: job for path, job in self._jobs.items() if states[path] != "finished"}
+        _check_data([job.experiment for job in todo.values()])
+        tasks = [
+            Task(path, partial(_run, path, job.experiment, states[path] == "begun"), job.experiment.cluster.device)
+            for path, job in todo.items()
+        ]
+        live = self._console.is_terminal and not self._quiet
+        pool, undone = Pool(self._at_once), set(todo)
+        with Progress(self._console, todo, self._at_once, live=live) as progress:
+            for path, event in pool.run(tasks):
+                if pool.interrupted and event.get("reason") and event["event"] == ENDED:
+                    continue  # it goes on with the next command
+                progress.on_event(path, event, going_on=states[path] == "begun")
+                if event["event"] != ENDED:
+                    continue
+                undone.discard(path)
+                if event["reason"]:
+                    self.failures[path] = event["reason"]
+                else:
+                    self._require_metric(path)
+                self._after_each()
+                progress.show(self._table())
+        if pool.interrupted:
+            self._say(f"stopped with {counted(len(undone), 'run')} to go; the same command goes on.")
+        return not pool.interrupted
+
+    def finished(self) -> list[Path]:
+        """The folders of all runs that are complete."""
+        return [path for path, job in self._jobs.items() if state_of(path, job.experiment) == "finished"]
 
     def measured(self, experiments: Sequence[Experiment], metric: str) -> tuple[Measured | None, str]:
         """One number of each finished run, and a word on those that are not."""
@@ -124,35 +157,6 @@ class Batch:
             self._say(f"wrote {path}")
         return 1 if self.failures else 0
 
-    def _run(self, path: Path, experiment: Experiment, *, resume: bool) -> None:
-        from fedsim import assembly
-        from nodes.display.run import Quiet, make_display
-        from nodes.launchers.base import LaunchOptions
-        from nodes.launchers.local import LocalLauncher
-
-        if folder_of(self.out, experiment) != path:
-            raise UserError("a file of its own code has changed since this command began; give the command again.")
-        if resume:
-            folder = RunFolder.open(path)
-        else:
-            assembly.check(experiment)
-            folder = RunFolder.create(path, experiment)
-        live = self._console.is_terminal and not self._quiet
-        display = make_display(self._console, experiment.run.rounds, quiet=False) if live else Quiet(self._console)
-        launcher = LocalLauncher(folder, display, LaunchOptions(resume=resume))
-        try:
-            launcher.run()
-        finally:
-            if launcher.interrupted:  # whatever else it has to say
-                raise KeyboardInterrupt
-        summary = folder.summary()
-        if summary and summary["completed"]:
-            shutil.rmtree(folder.checkpoints, ignore_errors=True)  # a finished run is never resumed
-            if not summary["audit_passed"]:
-                self._say("    the kernel counted other bytes than the ledger; see summary.json", style="yellow")
-        else:
-            self.failures[path] = summary["reason"] if summary else f"see {folder.logs}"
-
     def _require_metric(self, path: Path) -> None:
         """A name with a typo is worth knowing after one run, rather than after all of them."""
         if self._metric is None:
@@ -169,6 +173,7 @@ class Batch:
 
 def prepare(experiment: Experiment) -> Experiment:
     """With checkpoints, unless the user chose: a batch may be stopped at any moment."""
+    trackers.chosen(experiment.cluster.track)  # or it is refused before anything is run
     if experiment.cluster.checkpoint_every:
         return experiment
     every = max(_LEAST_ROUNDS_BETWEEN_CHECKPOINTS, experiment.run.rounds // _CHECKPOINTS_PER_RUN)
@@ -178,43 +183,83 @@ def prepare(experiment: Experiment) -> Experiment:
 
 def identity(experiment: Experiment) -> str:
     """A hash of all that can change the result: not how it is run, nor where files lie on this machine."""
-    content = own_files.without_places(to_layer(experiment))
+    content = files.without_places(to_layer(experiment))
     del content["cluster"], content["data"]["data_dir"]
     if "generator" in content["method"]:
         content["method"]["generator"] = Path(content["method"]["generator"]).name
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def folder_of(out: Path, experiment: Experiment) -> Path:
-    name = (
-        f"{experiment.method_name}-{experiment.data.short_name}-seed{experiment.run.seed}-{identity(experiment)}"
-    )
-    return out / name
+def folder_of(out: Path, experiment: Experiment, varied: str = "") -> Path:
+    """One that exists is known by its hash, whatever else was varied when it was made."""
+    own = identity(experiment)
+    for found in sorted(out.glob(f"*-{own}")):
+        return found
+    parts = (experiment.method_name, experiment.data.short_name, varied, f"seed{experiment.run.seed}", own)
+    return out / "-".join(filter(None, parts))
 
 
 def state_of(path: Path, experiment: Experiment) -> State:
-    """What lies in a run's folder. One that was left before its config was written is as good as none."""
+    """What lies in a run's folder. One that was left before its config was written is as good as none; it stays,
+    because another process may be making it just now."""
     if not (path / "config.toml").is_file():
-        shutil.rmtree(path, ignore_errors=True)
         return "new"
     folder = RunFolder.open(path)
     if identity(folder.experiment()) != identity(experiment):
         raise UserError(f"{path} holds another experiment than its name says; remove it or choose another --out.")
+    if folder.version != __version__:
+        by = f"fedsim {folder.version}" if folder.version else "a fedsim that did not say its version"
+        raise UserError(
+            f"{path} was begun with {by} and this is {__version__}, which may give other numbers; choose another "
+            "--out, or remove it."
+        )
     summary = folder.summary()
     return "finished" if summary and summary["completed"] else "begun"
 
 
-def refuse_seed_setting(settings: Sequence[str]) -> None:
+def refuse_seed_setting(
+    settings: Sequence[str],
+    options: Mapping[str, str] = MappingProxyType({"run.seed": "--seeds"}),
+    given: str = "--set",
+) -> None:
     """One seed for all would run the same experiment once for each of --seeds."""
-    if any(text.partition("=")[0].strip() == "run.seed" for text in settings):
-        raise UserError("--set run.seed is what --seeds is for; give --seeds.")
+    for name in {text.partition("=")[0].strip() for text in settings} & options.keys():
+        raise UserError(f"{given} {name} is what {options[name]} is for; give {options[name]}.")
 
 
-def parse_seeds(text: str) -> list[int]:
+def parse_seeds(text: str, option: str = "--seeds") -> list[int]:
     seeds = text.split(",")
     if not all(seed.strip().isdecimal() for seed in seeds):
-        raise UserError(f"--seeds wants whole numbers separated by commas such as 1,2,3, not {text!r}.")
+        raise UserError(f"{option} wants whole numbers separated by commas such as 1,2,3, not {text!r}.")
     return list(dict.fromkeys(int(seed) for seed in seeds))
+
+
+def _run(path: Path, experiment: Experiment, resume: bool, tell: "Watcher") -> str | None:
+    """What the process of a run does; returns why there is no result, or None."""
+    from fedsim import assembly
+    from nodes.display.tracking import tracked
+    from nodes.launchers.base import LaunchOptions
+    from nodes.launchers.local import LocalLauncher
+    from nodes.tools.progress import Told
+
+    try:
+        if not path.name.endswith(f"-{identity(experiment)}"):
+            return "a file of its own code has changed since this command began; give the command again."
+        if not resume:
+            assembly.check(experiment)
+            if not (path / "config.toml").exists():
+                shutil.rmtree(path, ignore_errors=True)  # left before its config was written
+        folder = RunFolder.open(path) if resume else RunFolder.create(path, experiment)
+        folder.provenance = provenance.collect(experiment)
+        with tracked(folder, lambda text: tell({"event": "said", "text": text})):
+            LocalLauncher(folder, Told(tell), LaunchOptions(resume=resume)).run()
+    except FedsimError as error:
+        return str(error)
+    summary = folder.summary()
+    if summary is None or not summary["completed"]:
+        return str(summary["reason"]) if summary else f"see {folder.logs}"
+    shutil.rmtree(folder.checkpoints, ignore_errors=True)  # a finished run is never resumed
+    return None
 
 
 def _check_data(experiments: Sequence[Experiment]) -> None:

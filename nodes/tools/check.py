@@ -24,14 +24,15 @@ import torch
 from pandas import read_csv
 from rich.console import Console
 
-from fedsim import assembly, config, methods, own_code
+from fedsim import assembly, config, methods
 from fedsim.config import Experiment
 from fedsim.contract import Fields
 from fedsim.costs.formula import ALL_HELD, ANY_HELD, formulae, letters_of, pretty
 from fedsim.data import sources
 from fedsim.errors import ContractError, UnknownName, UserError
 from fedsim.models import groups, own
-from fedsim.own_files import Layer
+from fedsim.own import loading, spelling
+from fedsim.own.files import Layer
 from fedsim.results.folder import RunFolder
 from nodes.display.run import Quiet
 from nodes.inprocess import Oracle, run_in_process
@@ -99,8 +100,8 @@ def _kind(thing: str) -> str:
         return "method"
     if thing.partition(":")[0] in (own.TIMM, own.TORCHVISION) or groups.is_known(thing):
         return "model"
-    if own_code.names_code(thing) and not thing.startswith("hf:"):
-        return "model" if _makes_model(own_code.load(*own_code.split(thing))) else "data"
+    if spelling.names_code(thing) and not thing.startswith("hf:"):
+        return "model" if _makes_model(loading.load(*spelling.split(thing))) else "data"
     if thing in sources.names() or not thing.isidentifier():
         return "data"
     known = [*methods.names(), *groups.group_names(), *sources.names()]
@@ -238,12 +239,14 @@ class Examination:
         self, main: Callable[[RunFolder], object], experiment: Experiment | None = None
     ) -> tuple[RunFolder, Failure | None]:
         """In a child process, so that nothing is left of it but what it wrote."""
-        folder = self._new_folder(experiment or self._experiment)
+        experiment = experiment or self._experiment
+        folder = self._new_folder(experiment)
         number, outcome = self._num_runs, folder.path.with_suffix(".json")
 
         def child() -> int:
             zygote.redirect_output(folder.path.with_suffix(".log"))
-            os.environ["FEDSIM_CACHE"] = str(folder.path.with_suffix(".cache"))  # own data are made anew
+            if spelling.names_code(experiment.data.dataset):  # own data are made anew
+                os.environ["FEDSIM_CACHE"] = str(folder.path.with_suffix(".cache"))
             _disturb(number)
             outcome.write_bytes(msgspec.json.encode(_attempt(main, folder)))
             return 0
@@ -263,7 +266,7 @@ def _disturb(number: int) -> None:
     random.seed(number)
     np.random.seed(number)
     torch.manual_seed(number)
-    for name in [name for name in sys.modules if name.startswith(own_code.MODULE_PREFIX)]:
+    for name in [name for name in sys.modules if name.startswith(loading.MODULE_PREFIX)]:
         del sys.modules[name]
 
 
@@ -276,7 +279,7 @@ def _attempt(main: Callable[[RunFolder], object], folder: RunFolder) -> Failure 
         return Failure("refusal", str(error))
     except (Exception, SystemExit) as error:
         module = RunFolder.open(folder.path).experiment().method_module
-        return Failure("error", f"it fails ({own_code.described(error, Path(str(module.__file__)))})")
+        return Failure("error", f"it fails ({loading.described(error, Path(str(module.__file__)))})")
     return None
 
 

@@ -19,8 +19,9 @@ from rich.console import Console
 
 from fedsim import assembly, config, methods
 from fedsim.config import Experiment
+from fedsim.contract import Contract, Payload
 from fedsim.costs import rehearsal
-from fedsim.costs.formula import Formula, formulae, letters_of
+from fedsim.costs.formula import Formula, formulae, letters_of, payload_bytes
 from fedsim.costs.measured import WAYS, Flow, MethodCost, SettingCosts, both_ways
 from fedsim.costs.printed import printed_costs
 from fedsim.errors import UnknownName, UserError
@@ -30,7 +31,6 @@ from fedsim.results.load import LEVELS, LoadedRun, load
 from nodes.display.run import Quiet
 from nodes.launchers.base import LaunchOptions
 from nodes.launchers.local import LocalLauncher
-from protocol import wire
 from protocol.ledger import BEFORE_FIRST_ROUND
 
 Layer = Mapping[str, Any]
@@ -56,10 +56,16 @@ def measure_setting(
         # A round without one of its clients is no measurement.
         "cluster": {"device": "cpu", "checkpoint_every": 0, "quorum": 1.0, "rejoin_seconds": 0.0},
     }
+    wire: dict[str, Any] = {}
+    for layer in layers:
+        wire |= layer.get("wire", {})
+    _refuse_unsent(wire, names)
     measured, refused = [], {}
     for name, options in _options_by_method(names, method_options or {}, method_defaults or {}).items():
         try:
-            experiment = config.build([*layers, {"method": {"name": name, **options}}, fixed])
+            chosen = {"method": {"name": name, **options}}
+            experiment = config.build([*_without_wire(layers), chosen, fixed])
+            experiment = config.build([config.to_layer(experiment), {"wire": _wire_for(experiment, wire)}])
             assembly.check(experiment)
         except UserError as error:
             if not leave_out_refused:
@@ -67,7 +73,7 @@ def measure_setting(
             refused[title_of(name)] = str(error)
             continue
         measured.append(rehearse(experiment, curve=curve))
-    experiment = config.build([*layers, {"method": {"name": "local"}}, fixed])
+    experiment = config.build([*_without_wire(layers), {"method": {"name": "local"}}, fixed])
     return SettingCosts(
         dataset=Path(experiment.data.dataset).name,
         group=experiment.model.group,
@@ -77,7 +83,6 @@ def measure_setting(
         methods=tuple(measured),
         refused=refused,
         curve=curve,
-        heartbeat_seconds=experiment.cluster.heartbeat_seconds,
     )
 
 
@@ -99,7 +104,8 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
         if summary is None or not summary["completed"]:
             reason = summary["reason"] if summary else (folder.logs / "server.log").read_text().strip()
             raise UserError(f"the rehearsal of {experiment.method_name} stopped early: {reason}")
-        flows = flows_of(load(folder.path), found, letters, curve=curve)
+        flows = flows_of(load(folder.path), found, letters)
+    flows = _with_encodings(flows, setting, contract)
     return MethodCost(
         name=experiment.method_name,
         title=title_of(experiment.method["name"]),
@@ -111,14 +117,11 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
     )
 
 
-def flows_of(
-    run: LoadedRun, found: Mapping[str, Formula], letters: Mapping[str, int], *, curve: bool
-) -> tuple[Flow, ...]:
+def flows_of(run: LoadedRun, found: Mapping[str, Formula], letters: Mapping[str, int]) -> tuple[Flow, ...]:
     """From the books of a finished rehearsal: up, down and both of the whole rounds, then the method's part of
     joining."""
     num_rounds = run.experiment.run.rounds - 1
     printed = printed_costs(run.experiment) if num_rounds == 1 else {}
-    beat_bytes = {"up": wire.ping_bytes(curve=curve), "down": wire.pong_bytes(curve=curve)}
     ledger = run.ledger
     is_whole = ledger["round"].between(1, num_rounds)
     is_setup = (ledger["purpose"] == "setup") & (ledger["round"] == BEFORE_FIRST_ROUND)
@@ -127,12 +130,7 @@ def flows_of(
         is_way = ledger["direction"] == way
         kernel_bytes = _kernel_bytes(run.rounds[0], run.rounds[num_rounds], f"kernel_bytes_{way}")
         known = {"kernel_bytes": kernel_bytes, "printed": printed.get(way)}
-        flow = _flow(way, found[way], letters, ledger[is_way & is_whole], num_rounds, **known)
-        # The ledger books heartbeats with joining; here they belong to the rounds in which they came.
-        beyond = (kernel_bytes or 0) - flow.wire_bytes
-        if run.experiment.cluster.heartbeat_seconds and beyond > 0 and beyond % beat_bytes[way] == 0:
-            flow = replace(flow, wire_bytes=flow.wire_bytes + beyond, heartbeat_bytes=beyond)
-        flows.append(flow)
+        flows.append(_flow(way, found[way], letters, ledger[is_way & is_whole], num_rounds, **known))
         setups.append(_flow(f"set-up {way}", found[f"setup_{way}"], letters, ledger[is_way & is_setup]))
     up, down = flows
     once = (flow for flow in setups if flow.formula_elements or flow.elements)
@@ -148,8 +146,56 @@ def _flow(
         formula_elements=formula.evaluate(letters) * num_rounds,
         largest_client_bytes=max(rows.groupby("client")["wire_bytes"].sum().tolist(), default=0),
         **rows[[*LEVELS]].sum().to_dict(),
+        decoded_bytes=int(rows.get("decoded_bytes", rows["payload_bytes"]).sum()),
         **known,
     )
+
+
+def _with_encodings(flows: Sequence[Flow], setting: Setting, contract: Contract) -> tuple[Flow, ...]:
+    """What the encodings of the experiment make of each way, beside what was measured."""
+    chosen, rounds = assembly.encodings_of(setting.experiment), setting.experiment.run.rounds - 1
+    sizes = payload_bytes(setting, contract, chosen)
+    ways = {"up": "up", "down": "down", "set-up up": "setup_up", "set-up down": "setup_down"}
+    found = {}
+    for flow in flows:
+        if flow.way == "both":
+            continue
+        way, size = ways[flow.way], sizes[ways[flow.way]]
+        kinds = {getattr(contract, way)[name].payload: encoding.name for name, encoding in chosen[way].items()}
+        found[flow.way] = replace(
+            flow,
+            encoding=", ".join(f"{kind} {name}" for kind, name in kinds.items()),
+            formula_bytes=None if size is None else size * (rounds if way in WAYS else 1),
+        )
+    both = [both_ways(found["up"], found["down"], flow.printed) for flow in flows if flow.way == "both"]
+    up, down, *once = found.values()
+    return up, down, *both, *once
+
+
+def _refuse_unsent(wire: Layer, names: Sequence[str]) -> None:
+    """Every kind that is to be encoded must exist, and be sent by one of the methods at least."""
+    config.wire_of(wire)
+    sent = {kind for name in names for kind in _contract(name).payloads()}
+    for kind in set(Payload) & wire.keys():
+        if kind not in sent:
+            raise UserError(f"wire.{kind} has no effect: none of {', '.join(names)} sends {kind}.")
+
+
+def _contract(name: str) -> Contract:
+    module = methods.load(name)
+    contract: Contract = module.contract(module.Config())
+    return contract
+
+
+def _wire_for(experiment: Experiment, wire: Layer) -> dict[str, Any]:
+    """Of the encodings those of what the method sends; the other options only with one of them."""
+    sent = assembly.contract_of(experiment).payloads()
+    kinds = {kind: text for kind, text in wire.items() if kind in sent}
+    return {**{key: value for key, value in wire.items() if key not in set(Payload)}, **kinds} if kinds else {}
+
+
+def _without_wire(layers: Sequence[Layer]) -> list[Layer]:
+    return [{section: options for section, options in layer.items() if section != "wire"} for layer in layers]
 
 
 def _kernel_bytes(first: Mapping[str, Any], last: Mapping[str, Any], name: str) -> int | None:

@@ -28,6 +28,7 @@ _LEAST_MEMORY_BYTES = 2 * _GIBIBYTE
 _FILES_PER_CLIENT = 4
 """Descriptors that the server and the launcher need for each client, generously."""
 _PROBE = b"x" * 1000
+_CIFAR_SHAPE, _CIFAR_CLASSES = (3, 32, 32), 10
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,15 @@ class Finding:
     remedy: str = ""
 
 
-def examine(port: int = 0, data_dir: str = "") -> Iterator[Finding]:
+def examine(port: int = 0, data_dir: str = "", clients: int = 20, model_group: str = "HtFE8") -> Iterator[Finding]:
     """All findings, in the order in which they should be mended."""
     yield from check_python()
     yield from check_packages(PACKAGES)
+    yield from check_namesake()
     yield from check_imports()
     yield from check_gpus()
     yield from check_machine()
+    yield from check_capacity(clients, model_group)
     yield from check_cache()
     yield from check_data(data_dir)
     yield from check_port(port)
@@ -72,6 +75,16 @@ def check_packages(names: tuple[str, ...]) -> Iterator[Finding]:
     if missing:
         yield Finding("packages", "problem", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     yield Finding("packages", "ok", ", ".join(found))
+
+
+def check_namesake() -> Iterator[Finding]:
+    """Another project of the package index is called fedsim and writes into a folder of the same name."""
+    try:
+        version = metadata.version("fedsim")
+    except metadata.PackageNotFoundError:
+        return
+    remedy = "pip uninstall fedsim, then install this one again (fedsim-htfl)"
+    yield Finding("name", "problem", f"another package called fedsim ({version}) lies in the same folder", remedy)
 
 
 def check_imports() -> Iterator[Finding]:
@@ -101,7 +114,7 @@ def check_imports() -> Iterator[Finding]:
 def check_gpus() -> Iterator[Finding]:
     import torch
 
-    from nodes.launchers.placement import visible_gpus
+    from nodes.launchers.gpus import visible_gpus
 
     gpus = visible_gpus(dict(os.environ))
     if gpus and not torch.version.cuda:
@@ -114,6 +127,41 @@ def check_gpus() -> Iterator[Finding]:
         yield Finding("gpu", "note", "none; clients train on the cores")
 
 
+def check_capacity(num_clients: int, group: str) -> Iterator[Finding]:
+    """What a run with so many of these models would do, on data of CIFAR's size."""
+    import torch
+
+    from fedsim import models
+    from fedsim.config import Model
+    from nodes.client.options import ClientOptions
+    from nodes.launchers.capacity import Expected, plan_host
+
+    model, sizes = Model(group=group), dict[str, int]()
+    for client in range(num_clients):
+        if (name := models.architecture(model, client)) not in sizes:
+            with torch.device("meta"):
+                built = models.build(model, client, _CIFAR_SHAPE, _CIFAR_CLASSES)
+            sizes[name] = sum(tensor.nbytes for tensor in built.state_dict().values())
+    expected = {client: sizes[models.architecture(model, client)] for client in range(num_clients)}
+    options = ClientOptions(connect="", ids=list(range(num_clients)))
+    work = {client: float(size) for client, size in expected.items()}
+    for memory in plan_host(options, Expected(work, expected)).memories:
+        number, executors = len(memory.model_bytes), min(memory.slots, len(memory.model_bytes))
+        where = "this machine" if memory.name == "memory" else memory.name
+        text = f"{number} clients of {group} on {where}"
+        shared = f"shared, {executors} executor{'' if executors == 1 else 's'}"
+        if memory.num_own == number:
+            yield Finding("capacity", "ok", f"{text}: fit in processes of their own")
+        elif memory.fits_shared:
+            yield Finding("capacity", "ok", f"{text}: own processes fit {memory.num_own}, so {shared}")
+        else:
+            needed, free = memory.need.shared_bytes / _GIBIBYTE, memory.free_bytes / _GIBIBYTE
+            remedy = "take smaller models, or free some of it"
+            yield Finding(
+                "capacity", "note", f"{text}: {shared}, would take {needed:.1f} of {free:.1f} GiB free", remedy
+            )
+
+
 def check_machine() -> Iterator[Finding]:
     available = psutil.virtual_memory().available
     text = f"{len(cores())} cores, {available / _GIBIBYTE:.1f} GiB of memory free"
@@ -122,9 +170,9 @@ def check_machine() -> Iterator[Finding]:
         yield Finding("machine", "note", text, f"below {least} GiB use few clients and small models")
     else:
         yield Finding("machine", "ok", text)
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # runs raise their own limit as far as they may
     clients = "any number of" if limit == resource.RLIM_INFINITY else f"about {limit // _FILES_PER_CLIENT}"
-    yield Finding("open files", "ok", f"enough for {clients} clients; raise with ulimit -n")
+    yield Finding("open files", "ok", f"enough for {clients} clients; raise with ulimit -Hn")
 
 
 def check_cache() -> Iterator[Finding]:

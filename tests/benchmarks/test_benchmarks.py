@@ -14,6 +14,13 @@ ONE_EPOCH = ("--model-group", "CNN1", "--local-epochs", "1", "--seeds", "1")
 
 TOYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # Module -> its options, and words that it prints.
+    "as_it_is": (
+        (
+            *("--out", "runs", "--methods", "fedavg", "--", "--clients", "2", "--rounds", "1", "--no-report"),
+            *("--set", "data.samples_per_class=16"),
+        ),
+        ("| FedAvg | 0 |", "model.group = CNN1 instead of HtCNN8: FedAvg averages models"),
+    ),
     "clients": (
         ("--clients", "2", "--samples-per-class", "10"),
         ("one stand-alone process", "each of 2 clients", "the kernel agrees on 2 of 2 connections"),
@@ -25,6 +32,47 @@ TOYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "compare_checkouts": (
         (str(PROJECT), "--methods", "fedproto", "--rounds", "1"),
         ("fedproto     the same bits\n", "1 methods, 0 differ\n"),
+    ),
+    "encoding_speed": (
+        ("--shapes", "4x8", "40", "--repeats", "1", "--no-zstd"),
+        ("4x8 float32", "int8", "topk", "1000 Mbit/s"),
+    ),
+    "encodings": (
+        (
+            *(
+                "--datasets",
+                "digits",
+                "--samples-per-class",
+                "16",
+                "--methods",
+                "fedproto",
+                "--encodings",
+                "plain",
+                "int8",
+            ),
+            *("--clients", "2", "--rounds", "1", "--seeds", "1", "--public-samples", "0", "--zstd", "none"),
+        ),
+        ("float32", "int8", "agrees on every connection"),
+    ),
+    "compute": (
+        ("--clients", "2", "--model-group", "CNN1", "--rounds", "1", "--batch-size", "100", "--out", "memory.png"),
+        ("2 clients: the same bits", "own", "shared", "2 of 2"),
+    ),
+    "clock": (
+        (
+            *("--methods", "local", "--links", "fibre", "--dataset", "spiral", "--samples-per-class", "20"),
+            *("--clients", "2", "--rounds", "1"),
+        ),
+        ("The virtual clock against the relay", "local", "2 of 2", "of 2 rounds within 10 %"),
+    ),
+    "relay": (
+        ("--clients", "2", "--mbit", "100", "1000", "--kilobytes", "10", "--delay-ms", "1"),
+        ("worst off by ms", "1 beyond the relay's capacity left out"),
+    ),
+    "gpu_checks": ((), ("not run: no GPU",)),
+    "gpu_double": (
+        ("--clients", "6", "--gpus", "2", "--rounds", "1", "--work-seconds", "0.05", "--compute", "shared"),
+        ("contexts alive at once                                       2  2 slots", "touched CUDA itself", "  0"),
     ),
     "feature_transformer": (("--classes", "10", "--repeats", "1"), ("Feature transformer", "a round", "512")),
     "fedktl_ablations": (
@@ -41,12 +89,25 @@ TOYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--clients", "2", "--rounds", "2", "--blocks", "1"),
         ("bare ZeroMQ", "minimum", "the kernel agrees on 2 of 2 connections"),
     ),
+    "modalities": (
+        ("--sets", "table", "--methods", "fedproto,fedktl", "--clients", "2", "--rounds", "1"),
+        ("fedproto", "2/2", "fedktl, table: fedktl needs images"),
+    ),
+    "model_zoo": (("--models", "fastText,HARCNN-s3,MLP-100"), ("16,648,708", "681,094", "10 of 10")),
     "prototypes": (("--samples", "20", "--repeats", "1"), ("loop over samples", "predict")),
     "round": (
         ("--clients", "2", "--rounds", "1", "--blocks", "1", "--epochs", "1"),
         ("bare program", "2 clients of HtCNN8 on digits"),
     ),
     "server_model": (("--models", "CNN2", "--samples", "32", "--repeats", "1"), ("CNN2", "cores")),
+    "slow_links": (
+        ("--mbit", "80", "--clients", "2", "--slow", "1", "--slots", "1", "--feature-dim", "300"),
+        ("80 Mbit/s", "0.14 MB", "2 of 2", "same\n"),
+    ),
+    "slow_readers": (
+        ("--clients", "3", "--silent", "1", "--megabytes", "0.5", "--rounds", "2"),
+        ("3 clients, 1 of them silent", "hung up on"),
+    ),
     "server_optimizers": (
         ("--classes", "10", "--repeats", "1"),
         ("Trainable prototypes", "Prototype alignment", "all pairs"),
@@ -69,6 +130,13 @@ def test_a_benchmark_ends_with_its_table(name: str, python: Start, tmp_path: Pat
     options, words = TOYS[name]
     printed = python("-m", f"benchmarks.{name}", *options, COLUMNS="200").succeed().stdout
     assert [word for word in words if word not in printed] == [], printed
+
+
+def test_a_short_campaign_finds_no_difference(python: Start) -> None:
+    """A few processes killed or stopped, a link that is cut and breaks; then all is as if left alone."""
+    words = ("--process", "1", "--link", "1", "--seed", "12325")
+    printed = python("-m", "benchmarks.campaign", *words, COLUMNS="200").succeed().stdout
+    assert "2 results compared, 0 differences" in printed and printed.count("same bits\n") == 2
 
 
 def write_fashion_mnist(folder: Path) -> None:

@@ -17,6 +17,8 @@ from protocol import messages
 ENDLESS = ("--rounds", "100000")
 SOON = ("--set", "cluster.rejoin_seconds=0.5")
 FEWER = ("--set", "cluster.quorum=0.5")
+GONE = r"(lost for \d+ s|it has no saved state to go on with; use --checkpoint-every) since round \d+"
+"""Until the rejoin time is over, or until it is back with nothing to go on from."""
 
 
 @pytest.fixture
@@ -58,19 +60,26 @@ def test_nothing_survives_a_launcher_that_had_stopped_reading(running: Callable[
     assert not run.command.alive()
 
 
-def test_a_killed_server_is_named_and_takes_everything_with_it(running: Callable[..., Run]) -> None:
+def test_a_killed_server_is_named_takes_everything_with_it_and_can_be_gone_on_with(
+    running: Callable[..., Run],
+) -> None:
     run = running()
     os.kill(run.command.role("server"), signal.SIGKILL)
     assert run.command.wait() == 2
-    assert run.command.stderr == "error: the server was killed by signal 9 (SIGKILL).\n"
+    go_on = f"go on with: python run_cluster.py --resume {run.folder}"
+    starts_over = "(no checkpoint was saved, so it starts over; --checkpoint-every 1 saves one each round)"
+    sentence = "error: the server was killed by signal 9 (SIGKILL)."
+    assert run.command.stderr == f"{sentence}\n{go_on} {starts_over}\n"
     assert not run.command.alive()
 
 
-def test_a_killed_server_with_checkpoints_comes_with_the_way_to_go_on(running: Callable[..., Run]) -> None:
+def test_a_killed_server_with_a_checkpoint_comes_with_the_command_to_go_on(running: Callable[..., Run]) -> None:
     run = running("--checkpoint-every", "2")
+    wait_for_event(run.folder, "checkpoint")
     os.kill(run.command.role("server"), signal.SIGKILL)
     assert run.command.wait() == 2
-    assert run.command.stderr.endswith(f"(SIGKILL); go on with: --resume {run.folder}.\n")
+    command = f"python run_cluster.py --resume {run.folder}"
+    assert run.command.stderr.endswith(f"(SIGKILL).\ngo on with: {command}\n")
     assert not run.command.alive()
 
 
@@ -84,7 +93,7 @@ def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[...,
     first_without = next(events_of(run.folder, "left_out"))
     assert (first_without["client"], first_without["round"]) == (2, round)
     assert f"client 2 was lost in round {round}" in run.command.stdout
-    assert f"round {round} goes on without client 2: lost for " in run.command.stdout
+    assert re.search(rf"round {round} goes on without client 2: (lost for|refused)", run.command.stdout)
     clients = [int(row["clients"]) for row in rows(run.folder / "metrics.csv")]
     assert clients == [4] * round + [3] * (61 - round)
     lost = [(row["expected"], row["absent"], row["lost"]) for row in rows(run.folder / "metrics.csv")]
@@ -96,9 +105,10 @@ def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[...,
     # It was started again, and has nothing to go on with.
     refused = wait_for_event(run.folder, "refused")
     assert refused["reason"] == "client 2 has no saved state to go on with; use --checkpoint-every."
-    # The kernel's word on the others; the lost one ended early and may differ.
+    # The kernel's word on the others; of what was under way to the lost one it knows the bounds.
     audit = run.summary["audit"]
-    assert audit["connections"] == 5 and all(item["client"] == 2 for item in audit["differences"])
+    assert audit["connections"] == 5 and audit["differences"] == []
+    assert all(item["client"] == 2 for item in audit["cut"]) and audit["agree"] + len(audit["cut"]) == 5
 
 
 def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[..., Run]) -> None:
@@ -110,7 +120,7 @@ def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[.
     assert not run.command.alive()
     reason = run.summary["reason"]
     found = re.fullmatch(
-        r"round (\d+) lacks 2 of 4 clients \(client 0: lost for \d+ s, client 3: lost for \d+ s\), "
+        rf"round (\d+) lacks 2 of 4 clients \(client 0: {GONE}, client 3: {GONE}\), "
         r"and cluster.quorum = 0.75 must answer.",
         reason,
     )
@@ -134,7 +144,7 @@ def test_without_being_told_to_a_run_does_not_go_on_with_fewer(running: Callable
     os.kill(hold(run, 2)[0], signal.SIGKILL)
     assert run.command.wait() == EXIT_LACKS_CLIENTS
     assert re.fullmatch(
-        r"round \d+ lacks 1 of 4 clients \(client 2: lost for \d+ s\), and cluster.quorum = 1 must answer.",
+        rf"round \d+ lacks 1 of 4 clients \(client 2: {GONE}\), and cluster.quorum = 1 must answer.",
         run.summary["reason"],
     )
     assert not run.summary["resumable"] and "--resume" not in run.command.stdout
@@ -156,7 +166,7 @@ def test_a_loss_that_does_not_heal_ends_with_the_way_to_go_on(
         one.answer(work, one.do(work, down))
         assert one.next_work() is None
     assert run.command.wait() == EXIT_LACKS_CLIENTS
-    assert f"go on with: --resume {run.folder}" in run.command.stdout
+    assert re.search(rf"go on with: .+ --resume {run.folder}", run.command.stdout)
     assert len(rows(run.folder / "metrics.csv")) == 1, "half a round is no round"
 
 
@@ -183,23 +193,30 @@ def test_a_host_that_is_killed_is_started_again_with_its_clients(
 
 
 def test_a_client_that_hangs_is_late_and_leaves_no_process_behind(cluster: Callable[..., Run]) -> None:
-    run = cluster("--rounds", "60", "--set", "cluster.deadline_seconds=0.5", *FEWER)
+    run = cluster("--rounds", "60", "--set", "cluster.deadline_seconds=2", *FEWER)
     wait_for_event(run.folder, "round_finished", round=0)
     _, round = hold(run, 1)
-    late = wait_for_event(run.folder, "left_out", client=1)
-    assert late["round"] == round and late["reason"].startswith("late (")
+    late = wait_for_event(run.folder, "left_out", client=1, round=round)
+    assert late["reason"].startswith("late (")
     os.kill(run.command.role("client-00001"), signal.SIGCONT)
     run.succeed()
     assert not run.command.alive()
 
 
-@pytest.mark.parametrize("whom", ["group", "launcher"])
-def test_ctrl_c_ends_the_run_with_its_results_so_far(whom: str, running: Callable[..., Run]) -> None:
+@pytest.mark.parametrize(
+    ("number", "whom"),
+    [
+        (signal.SIGINT, "group"),
+        (signal.SIGTERM, "launcher"),
+        (signal.SIGUSR1, "launcher"),
+        (signal.SIGUSR1, "group"),  # as Slurm warns every process of a step
+    ],
+)
+def test_ctrl_c_ends_the_run_with_its_results_so_far(
+    number: signal.Signals, whom: str, running: Callable[..., Run]
+) -> None:
     run = running()
-    if whom == "group":
-        run.command.send_to_all(signal.SIGINT)
-    else:
-        run.command.send(signal.SIGTERM)
+    (run.command.send_to_all if whom == "group" else run.command.send)(number)
     assert run.command.wait() == 1
     assert not run.command.alive()
     assert "Traceback" not in run.command.stdout + run.command.stderr
@@ -209,7 +226,7 @@ def test_ctrl_c_ends_the_run_with_its_results_so_far(whom: str, running: Callabl
     assert [int(row["round"]) for row in rows(run.folder / "metrics.csv")] == finished
     assert summary["rounds"] == len(finished) >= 3
     assert f"stopped early: {summary['reason']}" in run.command.stdout
-    assert summary["audit"]["agree"] == 4
+    assert summary["audit"]["agree"] == summary["audit"]["connections"] >= 4
     assert (run.folder / "final.safetensors").exists() and (run.folder / "ledger.csv").exists()
 
 
@@ -226,7 +243,7 @@ def test_more_ctrl_c_ends_it_now(running: Callable[..., Run]) -> None:
 
     wait_for(press_again, "Ctrl-C does not end the run")
     assert run.command.wait() == 2
-    assert run.command.stderr == "error: the server was killed by signal 9 (SIGKILL).\n"
+    assert run.command.stderr.startswith("error: the server was killed by signal 9 (SIGKILL).\ngo on with: ")
     run.command.wait_until_gone()
 
 

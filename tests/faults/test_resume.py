@@ -22,6 +22,7 @@ from commands import (
     events,
     events_of,
     hold,
+    rows,
     wait_for,
     wait_for_event,
 )
@@ -172,6 +173,30 @@ def test_a_client_that_is_late_at_every_checkpoint_is_told_to_keep_the_state_tha
     assert kept == [(-1, -1), *named]
 
 
+FILL = (
+    'if round == 2 and not os.path.exists("kept"): '
+    'os.rename("run/server_timings.csv", "kept"); os.symlink("/dev/full", "run/server_timings.csv")'
+)
+
+
+def test_a_disk_that_fills_is_a_sentence_and_the_run_goes_on_when_there_is_room(
+    run_changed: Callable[..., Run], resume: Callable[[Run], Run], reference: Reference, tmp_path: Path
+) -> None:
+    run = run_changed(*ROUNDS, "--checkpoint-every", "1", server=FILL)
+    assert run.command.wait() == 2
+    said = run.command.stdout + run.command.stderr
+    sentence = f"no space is left on the disk of {run.folder}; what was written is kept: make room and go on with"
+    assert f"the server failed: {sentence} --resume." in said and "Traceback" not in said
+    assert not run.command.alive()
+    for log in (run.folder / "logs").iterdir():
+        assert "Traceback" not in log.read_text(), log
+    assert [row["round"] for row in rows(run.folder / "metrics.csv")][:2] == ["0", "1"]
+    (tmp_path / "kept").replace(run.folder / "server_timings.csv")
+    (tmp_path / "kept").touch()
+    resume(run).succeed()
+    assert bits(run.folder) == bits(reference(*ROUNDS))
+
+
 def test_a_broken_manifest_is_a_sentence(cluster: Cluster, resume: Callable[[Run], Run]) -> None:
     run = cluster(*ROUNDS, "--checkpoint-every", "2")
     wait_for_event(run.folder, "checkpoint", round=3)
@@ -281,7 +306,7 @@ def by_hand(python: Start, tmp_path: Path) -> Callable[..., tuple[Run, Command]]
         server = python("-m", "nodes.server", *TINY, *options, "--bind", "tcp://127.0.0.1:*", "--out", folder)
         clients = python(
             *("-m", "nodes.client", "--connect", address_of(server), "--ids", "0-3"),
-            *("--state-dir", tmp_path / "state", "--patience", patience),
+            *("--state-dir", tmp_path / "state", "--patience", patience, "--heartbeat", "1"),
         )
         return Run(server, folder), clients
 
@@ -305,7 +330,7 @@ def test_clients_wait_for_a_server_that_is_started_again(
 def test_runs_that_share_a_state_folder_do_not_take_each_other_s_states(
     by_hand: Callable[..., tuple[Run, Command]], python: Start, reference: Reference, tmp_path: Path
 ) -> None:
-    run, clients = by_hand("--checkpoint-every", "1", patience="0.5")
+    run, clients = by_hand("--checkpoint-every", "1", patience="1")
     wait_for_event(run.folder, "checkpoint", round=1)
     kill_all(run)
     assert clients.wait() != 0
@@ -364,13 +389,18 @@ def test_a_run_that_is_going_on_is_not_resumed_beside_itself(
 def test_clients_whose_server_was_killed_give_up_after_their_patience(
     by_hand: Callable[..., tuple[Run, Command]],
 ) -> None:
-    run, clients = by_hand("--rounds", "100000", patience="0.5")
+    run, clients = by_hand("--rounds", "100000", patience="1")
     address = address_of(run.command)
     wait_for_event(run.folder, "round_finished", round=1)
     kill_all(run)
     assert clients.wait() == 4
     for client in range(4):
-        assert clients.stdout.count(f"client {client}: no server at {address} for 0.5 s; giving up.") == 1
+        assert (
+            clients.stdout.count(
+                f"client {client}: no server at {address} for 1 s: nothing listens there; giving up."
+            )
+            == 1
+        )
     assert "Traceback" not in clients.stderr
     assert not clients.alive()
 

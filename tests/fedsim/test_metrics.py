@@ -152,7 +152,7 @@ def test_known_metrics_have_words_and_others_their_name():
     assert describe("trained_accuracy").label == "before distillation"
     logits = describe("logit_accuracy")
     assert (logits.title, logits.label, logits.is_share, logits.plot) == (
-        "logit accuracy", "logit", True, "accuracy",
+        "clients by logits", "by logits", True, "accuracy",
     )  # fmt: skip
     entropy = describe("mean_entropy")
     assert (entropy.title, entropy.is_share, entropy.plot) == ("mean entropy", False, "panel")

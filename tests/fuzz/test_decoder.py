@@ -1,5 +1,6 @@
 """The decoder under hundreds of thousands of hostile messages: one of ours or a DecodeError, nothing else."""
 
+import math
 import random
 from collections import Counter
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from protocol import messages
-from protocol.codec import Decoded, decode, encode, pack
+from protocol.codec import Coded, Decoded, decode, encode, pack
 from protocol.errors import DecodeError
 from protocol.limits import DEFAULT_LIMITS, DTYPES
 
@@ -26,6 +27,9 @@ SEEDS_OF_MESSAGES = [
     messages.Work(
         run="run-1", round=70_000, attempt=1, slot=0, train=True, evaluate=False, save=True, keep=69_999
     ),
+    messages.Delivered(run="run-1", round=3, attempt=0),
+    messages.Turn(run="run-1", round=3, attempt=0, slot=1),
+    messages.Done(run="run-1", round=3, attempt=0),
     messages.Result(run="run-1", round=3, attempt=0, metrics={"accuracy": 0.5}, seconds={"train": 2.0}),
     messages.Failure(run="run-1", round=3, error="ValueError: é"),
     messages.Stop(reason="done"),
@@ -36,6 +40,7 @@ ARRAYS = {
     "empty": np.zeros((0, 8), np.float16),
     "scalar": np.array(1.0),
     "image": np.zeros((2, 3, 3), np.uint8),
+    "coded": Coded("int8", np.dtype("<f4"), (5, 8), bytes(60)),
 }
 VALID = [
     [bytes(frame) for frame in encode(message, parcel)]
@@ -136,12 +141,12 @@ def edited(rng):
         name = rng.choice([*fields, "v", "kind", "arrays", "other"])
         if name == "arrays" and isinstance(specs := fields.get(name), list) and specs:
             spec = rng.choice(specs)
-            if not isinstance(spec, list) or len(spec) != 4:
+            if not isinstance(spec, list) or len(spec) not in (4, 5):
                 continue
             if rng.random() < 0.5:
                 spec[3] = [rng.choice((0, 1, 5, 8, 2**31 - 1, 2**31, -1)) for _ in range(rng.randrange(10))]
             else:
-                spec[rng.randrange(4)] = rng.choice(VALUES)
+                spec[rng.randrange(len(spec))] = rng.choice(VALUES)
         elif rng.random() < 0.2:
             fields.pop(name, None)
         else:
@@ -167,8 +172,13 @@ def check_sound(decoded, frames):
     for spec, frame in zip(decoded.specs, frames[1:], strict=True):
         array = decoded.arrays[spec.name]
         assert array.dtype.str == DTYPES[spec.dtype] and array.shape == spec.shape
-        assert array.nbytes == len(frame) and not array.flags.writeable
-        assert array.ndim <= DEFAULT_LIMITS.max_rank
+        assert len(array.shape) <= DEFAULT_LIMITS.max_rank
+        if isinstance(array, Coded):
+            # Nothing was allocated for it, and nothing will be that is larger than a frame may be.
+            assert array.encoding == spec.encoding != "" and array.frame is frame
+            assert math.prod(array.shape) * array.dtype.itemsize <= DEFAULT_LIMITS.max_frame_bytes
+        else:
+            assert array.nbytes == len(frame) and not array.flags.writeable
     assert repr(decode([*encode(decoded.message)]).message) == repr(decoded.message)
 
 

@@ -140,9 +140,8 @@ def test_a_resumed_run_keeps_its_own_config(
 def test_what_a_run_in_process_would_ignore_is_refused(
     options: tuple[str, ...], complaint: Callable[..., str]
 ) -> None:
-    option = " ".join(options) if options[-1] == "ray" else options[0]
     assert complaint(RUN, *TINY, "--in-process", *options) == (
-        f"{option} cannot be given with --in-process: it has no sockets, processes or checkpoints."
+        f"{options[0]} cannot be given with --in-process: it has no sockets, processes or checkpoints."
     )
 
 
@@ -157,18 +156,6 @@ def test_what_a_run_in_process_would_ignore_is_refused_from_a_file_too(
     )
     assert complaint(RUN, *TINY, "--in-process", "--set", "cluster.slots=2") == sentence.format(
         "slots = 2", "cluster.slots=0"
-    )
-
-
-def test_what_only_one_launcher_understands_is_refused_with_the_other(complaint: Callable[..., str]) -> None:
-    assert complaint(RUN, *TINY, "--ray-address", "auto") == (
-        "--ray-address says where Ray runs, so it needs --launcher ray."
-    )
-    assert complaint(RUN, "--resume", "run", "--launcher", "ray") == (
-        "--launcher ray cannot be given with --resume: on Ray, clients keep their states only for one run."
-    )
-    assert complaint(RUN, *TINY, "--launcher", "ray", "--port", "5000") == (
-        "--port cannot be given with --launcher ray: its server takes any free port."
     )
 
 
@@ -203,6 +190,18 @@ def test_a_client_needs_an_address_and_ids(complaint: Callable[..., str]) -> Non
     assert complaint("-m", "nodes.client", "--ids", "0").startswith("Missing option '--connect'")
 
 
+def test_a_file_with_the_address_replaces_what_else_tells_it(complaint: Callable[..., str]) -> None:
+    file = ("--address-file", "nowhere/server.json")
+    client = ("-m", "nodes.client", *file)
+    assert complaint(*client, "--ids", "0", "--connect", "tcp://a:1") == (
+        "--connect cannot be given with --address-file: nowhere/server.json has the address."
+    )
+    no_folder = "--address-file nowhere/server.json: there is no folder nowhere; make it where all see it."
+    assert complaint(*client, "--ids", "0") == no_folder
+    assert complaint("-m", "nodes.server", *TINY, *file) == no_folder
+    assert complaint(*client, "--ids", "auto").endswith("start it with srun, or name the clients: --ids 0-9.")
+
+
 @pytest.mark.parametrize("address", ["localhost:5912", "tcp://127.0.0.1:99999"])
 def test_both_ends_refuse_what_is_no_address(address: str, complaint: Callable[..., str]) -> None:
     write = "write tcp://host:port with a port from 1 to 65535"
@@ -217,8 +216,9 @@ def test_both_ends_refuse_what_is_no_address(address: str, complaint: Callable[.
     [
         ("--slots", "-1", "-1 is not in the range 0<=x<=4096."),
         ("--slots", "4097", "4097 is not in the range 0<=x<=4096."),
-        ("--heartbeat", "-1", "-1.0 is not in the range 0<=x<=86400."),
-        ("--heartbeat", "1e9", "1000000000.0 is not in the range 0<=x<=86400."),
+        ("--heartbeat", "-1", "-1.0 is not in the range 1<=x<=3600."),
+        ("--heartbeat", "1e9", "1000000000.0 is not in the range 1<=x<=3600."),
+        ("--heartbeat", "0", "0.0 is not in the range 1<=x<=3600."),
         ("--heartbeat", "nan", "nan is no number of seconds."),
         ("--patience", "-1", "-1.0 is not in the range x>=0."),
         ("--patience", "nan", "nan is no number of seconds."),

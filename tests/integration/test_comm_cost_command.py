@@ -52,6 +52,35 @@ def test_formula_ledger_and_kernel_agree(comm_cost: Callable[..., Command], tmp_
     assert (last["method"], last["clients"], last["elements_down"]) == ("fedtgp", "1000000", str(10**6 * 3 * 6))
 
 
+def test_encodings_have_their_columns_and_their_formula(comm_cost: Callable[..., Command], tmp_path: Path) -> None:
+    """K = 3 numbers become three bytes and a scale; what a method does not send is not encoded for it."""
+    settings = ("--set", "wire.prototypes=int8", "--set", "wire.logits=float16")
+    command = comm_cost("--methods", "fedtgp,feddistill", *settings).succeed()
+    assert "4 of 4 formulae equal the measured elements" in command.stdout
+    assert all(word in command.stdout for word in ("prototypes int8", "logits float16", "decoded B"))
+    by = {(row["method"], row["way"]): row for row in rows(tmp_path / "cost" / "comm_cost.csv")}
+    down = by["fedtgp", "down"]
+    assert int(down["payload_bytes"]) == int(down["formula_bytes"]) == 2 * 6 * (3 + 4)
+    assert (down["encoding"], int(down["decoded_bytes"])) == ("prototypes int8", 2 * 6 * 3 * 4)
+    assert by["feddistill", "down"]["encoding"] == "logits float16"
+    assert "encoding" in (tmp_path / "cost" / "comm_cost.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("wire.images=float16", "error: wire.images has no effect: none of fedtgp sends images.\n"),
+        ("wire.prototypes=int4", "error: there is no encoding 'int4'; did you mean int8?\n"),
+        ("wire.protoypes=int8", "error: there is no option 'wire.protoypes'; did you mean wire.prototypes?\n"),
+    ],
+)
+def test_encodings_that_mean_nothing_are_refused(
+    comm_cost: Callable[..., Command], setting: str, reason: str
+) -> None:
+    command = comm_cost("--methods", "fedtgp", "--set", setting)
+    assert command.wait() == 2 and command.stderr == reason
+
+
 def test_a_formula_that_is_wrong_fails(comm_cost: Callable[..., Command], tmp_path: Path) -> None:
     """A server that sends a row fewer than the formula says."""
     change = (

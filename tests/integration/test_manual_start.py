@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from commands import PROJECT, TINY, Command, Run, Start, address_of, bits, events_of, wait_for_event
 
+from benchmarks._ports import free_port
 from nodes.client.node import EXIT_NO_SERVER, EXIT_REFUSED
 from protocol import keys
 
@@ -35,14 +37,6 @@ def server(python: Start, tmp_path: Path) -> Callable[..., tuple[str, Run]]:
         return address_of(command), Run(command, folder)
 
     return start
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture
@@ -83,7 +77,8 @@ def test_three_clients_with_keys_run_two_rounds_and_nobody_else_gets_in(
         "client 2: the key belongs to client 1, not to client 2."
     )
     assert refusal(client(address, 2)) == (
-        f"client 2 may not join {address}: the server and this client do not agree on using keys."
+        f"client 2 may not join {address}: the server has keys and this client has none; "
+        "give --keys to both, or to neither."
     )
     assert run.command.code is None
     wait_for_event(run.folder, "client_ready", client=0)
@@ -104,7 +99,8 @@ def test_a_client_with_keys_does_not_talk_to_a_server_without(
 ) -> None:
     address, run = server()
     assert refusal(client(address, 0, "--keys", key_folders / "client-0")) == (
-        f"client 0 may not join {address}: the server and this client do not agree on using keys."
+        f"client 0 may not join {address}: this client has keys and the server has none; "
+        "give --keys to both, or to neither."
     )
     client(address, "0-2").succeed()
     run.succeed()
@@ -117,7 +113,7 @@ def test_a_client_talks_to_no_server_but_the_one_whose_key_it_has(
     misled = key_folders / "misled"
     shutil.copytree(key_folders / "client-0", misled)
     shutil.copy(keys.create(key_folders / "other", "server"), misled)
-    sentence = refusal(client(address, 0, "--keys", misled, "--patience", "1"), EXIT_NO_SERVER)
+    sentence = refusal(client(address, 0, "--keys", misled, "--patience", "1", "--heartbeat", "1"), EXIT_NO_SERVER)
     assert sentence.startswith("client 0") and address in sentence
     for command in [client(address, i, "--keys", key_folders / f"client-{i}") for i in range(3)]:
         command.succeed()
@@ -127,7 +123,7 @@ def test_a_client_talks_to_no_server_but_the_one_whose_key_it_has(
 def test_ids_that_are_taken_or_do_not_exist_are_refused(
     server: Callable[..., tuple[str, Run]], client: Callable[..., Command]
 ) -> None:
-    address, run = server()
+    address, run = server("--set", "cluster.rejoin_seconds=0.5")
     first = client(address, "0-1", "--place", "first machine")
     wait_for_event(run.folder, "client_ready", client=1)
     assert refusal(client(address, 1)) == "client 1: client 1 has joined already from first machine."
@@ -146,32 +142,73 @@ def test_other_machines_may_join_without_keys_when_the_user_insists(
     assert bits(run.folder) == bits(reference(*SMALL))
 
 
-def test_the_printed_commands_work_as_they_are(
-    python: Start, tmp_path: Path, free_port: int, reference: Callable[..., Path]
+def test_tasks_of_a_job_find_the_server_by_its_file_and_share_the_clients(
+    python: Start, key_folders: Path, reference: Callable[..., Path]
 ) -> None:
-    """Typed on two machines, here two folders, with the keys carried over as the comments say."""
-    here, there = tmp_path / "server machine", tmp_path / "client machine"
-    here.mkdir()
-    there.mkdir()
+    """As `srun` starts them, before there is a server; keys are in one folder that all nodes see."""
+    shared, file = key_folders / "server", key_folders / "server.json"
+    for i in range(3):
+        shutil.copy(key_folders / f"client-{i}" / f"client-{i}.key_secret", shared)
+    find = ("--address-file", file, "--ids", "auto", "--keys", shared)
+    tasks = [
+        python("-m", "nodes.client", *find, SLURM_PROCID=str(task), SLURM_NTASKS="2", fresh=True)
+        for task in range(2)
+    ]
+    listen = ("--bind", "tcp://0.0.0.0:*", "--keys", shared, "--address-file", file)
+    run = Run(
+        python("-m", "nodes.server", *TINY, *SMALL, *listen, "--out", key_folders / "run"), key_folders / "run"
+    )
+    run.succeed()
+    said = "".join(task.succeed().stdout for task in tasks)
+    assert said.count(f": joined tcp://{socket.gethostname()}:") == said.count(": the run is complete") == 3
+    assert bits(run.folder) == bits(reference(*SMALL))
+    assert not file.exists()
+
+
+def test_slurms_warning_ends_a_server_with_the_command_to_go_on(
+    server: Callable[..., tuple[str, Run]], client: Callable[..., Command]
+) -> None:
+    """It reaches the clients as well, which wait for the server's word."""
+    address, run = server("--rounds", "60", "--checkpoint-every", "1", "--set", "train.local_epochs=20")
+    host = client(address, "0-2")
+    wait_for_event(run.folder, "checkpoint", round=1)
+    host.send_to_all(signal.SIGUSR1)
+    run.command.send(signal.SIGUSR1)
+    assert run.command.wait() == 1
+    assert run.summary["reason"] == "the run was stopped (SIGUSR1, a warning that the time is over soon)"
+    assert f"--resume {run.folder}\n" in run.command.stdout
+    host.succeed()
+    assert host.stdout.count("the run was stopped (SIGUSR1") == 3
+
+
+def test_the_printed_commands_work_as_they_are(
+    python: Start, tmp_path: Path, reference: Callable[..., Path]
+) -> None:
+    """Typed on three machines, here three folders, with the bundles carried over as the comments say."""
+    here, *machines = (tmp_path / name for name in ("server machine", "first machine", "second machine"))
+    for folder in (here, *machines):
+        folder.mkdir()
     run_cluster = PROJECT / "run_cluster.py"
-    options = ("--print-commands", "--curve", "--port", str(free_port), "--out", "runs/long run")
+    port = free_port()
+    options = ("--print-commands", "--curve", "--port", str(port), "--out", "runs/long run")
     printed = python(run_cluster, *TINY, *SMALL, *options, cwd=here).succeed()
     lines = [line for line in printed.stdout.splitlines() if line and not line.startswith("#")]
     filled_in = [line.replace("SERVER", "127.0.0.1") for line in lines]
-    server_keys, server, client_keys, clients = map(shlex.split, filled_in)
+    bundles, server, client = map(shlex.split, filled_in)
     fedsim = tmp_path / "fedsim.py"
     fedsim.write_text("from nodes.cli import main\nmain()\n")
 
-    def typed(words: list[str]) -> list[str]:
-        return words[1:] if words[0] == "python" else [str(fedsim), *words[1:]]
-
-    python(*typed(server_keys), cwd=here).succeed()
-    python(*typed(client_keys), cwd=there).succeed()
-    for client in range(3):
-        shutil.copy(there / "keys" / f"client-{client}.key", here / "keys")
-    shutil.copy(here / "keys" / "server.key", there / "keys")
-    run = Run(python(*typed(server), cwd=here), here / "runs" / "long run")
-    python(*typed(clients), cwd=there).succeed()
+    python(fedsim, *bundles[1:], cwd=here).succeed()
+    for number, there in enumerate(machines, start=1):
+        (here / "keys" / f"host-{number}.bundle").rename(there / "host-1.bundle")  # as the command names it
+    run = Run(python(fedsim, *server[1:], cwd=here), here / "runs" / "long run")
+    hosts = [python(fedsim, *client[1:], cwd=there) for there in machines]
     run.succeed()
+    for host, ids in zip(hosts, ([0, 1], [2]), strict=True):
+        said = host.succeed().stdout
+        for one in ids:
+            assert f"client {one}: joined tcp://127.0.0.1:{port} from host-{1 if ids[0] == 0 else 2}" in said
+            assert f"client {one}: round 1 done in " in said
+            assert f"client {one}: the run is complete" in said
     assert bits(run.folder) == bits(reference(*SMALL))
-    assert list((there / "keys").glob("*.key_secret")) and not list((there / "keys").glob("server.key_secret"))
+    assert not list(machines[0].glob("**/*.key_secret"))

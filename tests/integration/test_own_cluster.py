@@ -192,8 +192,8 @@ def test_a_client_runs_no_code_that_was_not_named(
 
 def test_the_printed_commands_name_the_code(python: Start) -> None:
     printed = python(PROJECT / "run_cluster.py", *TINY, *OWN, "--print-commands").succeed().stdout
-    assert "# Copy nets.py, mine.py to it: code never travels." in printed
-    assert printed.rstrip().endswith("--code nets.py --code mine.py")
+    assert "# Copy nets.py, mine.py there, into the same folder: code never travels." in printed
+    assert printed.rstrip().endswith("fedsim client --bundle host-1.bundle")  # which names the files
 
 
 # ------------------------------------------------------------------------------------------------ other commands
@@ -217,7 +217,8 @@ def test_own_code_from_python(python: Start, home: Path) -> None:
     (home / "script.py").write_text(
         "import fedsim\n"
         "run = fedsim.run(method='./mine.py', method_options={'pull': 0.5}, model_group='MLP,./nets.py:Small',\n"
-        "    dataset='spiral', clients=2, rounds=1, feature_dim=3, data={'samples_per_class': 40}, out='run')\n"
+        "    dataset='spiral', clients=2, rounds=1, feature_dim=3, data={'samples_per_class': 40}, out='run',\n"
+        "    progress=False)\n"
         "print(run.title, run.experiment.method)\n"
     )
     (home / "fedsim.py").unlink()  # this one is Python's own rule: a script's neighbours come first

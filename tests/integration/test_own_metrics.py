@@ -22,7 +22,7 @@ from fedsim.methods.fedproto import Config, contract
 class Client(fedproto.Client):
     def evaluate(self):
         client = self.context.client
-        return super().evaluate() | {"logit_correct": client, "logit_tested": 8, "doubt": 0.25 * client}
+        return super().evaluate() | {"calm_correct": client, "calm_tested": 8, "doubt": 0.25 * client}
 
     def train(self, round):
         client = self.context.client
@@ -37,8 +37,8 @@ class Server(fedproto.Server):
 '''
 
 CLIENTS = {
-    "logit_correct": ["0", "1", "2", "3"],
-    "logit_tested": ["8"] * 4,
+    "calm_correct": ["0", "1", "2", "3"],
+    "calm_tested": ["8"] * 4,
     "doubt": ["0.0", "0.25", "0.5", "0.75"],
     "auc": {0: ["0.5", "nan", "0.5", "0.5"], 1: ["0.75", "nan", "0.75", "0.75"], 3: [""] * 4},
     "late": {0: [""] * 4, 1: ["10.0"] * 4, 3: [""] * 4},
@@ -46,7 +46,7 @@ CLIENTS = {
 """Column of clients.csv -> the fields of the four clients, always or by round; round 3 only evaluates."""
 
 ROUNDS = {
-    "logit_accuracy": [0.1875] * 4,  # 0 + 1 + 2 + 3 of 32
+    "calm_accuracy": [0.1875] * 4,  # 0 + 1 + 2 + 3 of 32
     "doubt": [0.375] * 4,
     "auc": [0.5, 0.75, 1.0, None],  # over the three that know it
     "late": [None, 10.0, 20.0, None],
@@ -74,28 +74,28 @@ def test_own_metrics_are_everywhere(folder: Path) -> None:
 
     board = EventAccumulator(str(folder))
     board.Reload()
+    tags = {tag.rpartition("/")[2]: tag for tag in board.Tags()["scalars"]}
     for name, values in ROUNDS.items():
         known = {round: value for round, value in enumerate(values) if value is not None}
-        assert {event.step: event.value for event in board.Scalars(name)} == known, name
+        assert {event.step: event.value for event in board.Scalars(tags[name])} == known, name
 
     run = load(folder)
-    assert run.client_shares.query("round == 3")["logit_accuracy"].tolist() == [0.0, 0.125, 0.25, 0.375]
+    assert run.client_shares.query("round == 3")["calm_accuracy"].tolist() == [0.0, 0.125, 0.25, 0.375]
     assert run.series("auc").to_dict() == {0: 0.5, 1: 0.75, 2: 1.0}
     assert run.summary is not None
-    assert run.summary["further_accuracies"] == {
-        "logit_accuracy": {"best": 0.1875, "best_round": 0, "last": 0.1875}
-    }
+    best_and_last = {"best": 0.1875, "best_round": 0, "last": 0.1875}
+    assert run.summary["further_accuracies"]["calm_accuracy"] == best_and_last
 
     page = write_report(folder).read_text()
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", page)
     for name in ROUNDS:
         assert name in cells, "in the table of metrics"
-    assert {"last logit", "last doubt", "last auc", "last late"} <= set(cells), "in the table of clients"
-    assert "37.50 %" in cells  # the last logit accuracy of client 3
-    assert "<dt>logit accuracy</dt><dd>18.75 %" in page
+    assert {"last calm", "last doubt", "last auc", "last late"} <= set(cells), "in the table of clients"
+    assert "37.50 %" in cells  # the last calm accuracy of client 3
+    assert "<dt>calm accuracy</dt><dd>18.75 %" in page
     drawn = re.findall(r"<!-- (.*?) -->", (folder / "plots" / "metrics.svg").read_text())
-    assert {"doubt", "auc", "late", "mood", "steps"} <= set(drawn) and "logit accuracy" not in drawn
-    assert "logit 18.8 %" in (folder / "plots" / "accuracy_by_round.svg").read_text()
+    assert {"doubt", "auc", "late", "mood", "steps"} <= set(drawn) and "calm accuracy" not in drawn
+    assert "calm 18.8 %" in (folder / "plots" / "accuracy_by_round.svg").read_text()
 
 
 def test_a_name_that_is_taken_stops_the_run_with_a_sentence(run_changed: Callable[..., Run]) -> None:

@@ -70,7 +70,8 @@ def test_the_server_s_model_is_in_the_timings(cluster: Callable[..., Run]) -> No
 def test_server_and_clients_are_in_the_summary(reference: Callable[..., Path]) -> None:
     folder = reference(*METHODS["fedprotokd"])
     further = json.loads((folder / "summary.json").read_text())["further_accuracies"]
-    assert further.keys() == {"server_accuracy", "trained_accuracy"}
+    by_prototype = {"prototype_accuracy", "trained_prototype_accuracy"}
+    assert further.keys() == {"server_accuracy", "trained_accuracy", *by_prototype}
     for name, found in further.items():
         known = {int(row["round"]): float(row[name]) for row in rows(folder / "metrics.csv") if row[name]}
         assert found["best"] == max(known.values()) == known[found["best_round"]]

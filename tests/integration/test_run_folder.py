@@ -127,13 +127,9 @@ def test_the_kernel_agrees_on_every_connection(finished: Run) -> None:
     assert line in finished.command.stdout
 
 
-@pytest.mark.parametrize("options", [("--curve",), ("--set", "cluster.heartbeat_seconds=0.1")])
-def test_the_kernel_agrees_with_keys_and_with_heartbeats(
-    options: tuple[str, ...], cluster: Callable[..., Run]
-) -> None:
-    summary = cluster(*options, "--local-epochs", "20").succeed().summary
+def test_the_kernel_agrees_with_keys(cluster: Callable[..., Run]) -> None:
+    summary = cluster("--curve").succeed().summary
     assert summary["audit"]["agree"] == summary["audit"]["connections"] >= NUM_CLIENTS
-    assert (summary["audit"]["heartbeats"] > 0) == ("--curve" not in options)
 
 
 def test_the_events_tell_the_story_in_order(finished: Run) -> None:
@@ -142,7 +138,8 @@ def test_the_events_tell_the_story_in_order(finished: Run) -> None:
     assert kinds.count("client_ready") == NUM_CLIENTS
     assert kinds.count("round_finished") == NUM_ROUNDS + 1
     assert next(events_of(finished.folder, "joined"))["clients"] == NUM_CLIENTS
-    assert next(events_of(finished.folder, "finished"))["summary"] == finished.summary
+    told = next(events_of(finished.folder, "finished"))["summary"]
+    assert told == {name: value for name, value in finished.summary.items() if name != "provenance"}
     for round in range(NUM_ROUNDS + 1):
         assert len(list(events_of(finished.folder, "answered", round=round))) == NUM_CLIENTS
 

@@ -1,6 +1,7 @@
 """Same config and same seed give the same bits, however the run is carried out."""
 
 import contextlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +18,11 @@ CONVOLUTIONS = (
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("slots", ["1", "2"])
+@pytest.mark.parametrize("compute", ["own", "shared"])
 def test_a_cluster_gives_the_bits_of_the_run_in_one_process(
-    method: str, slots: str, cluster: Callable[..., Run], reference: Callable[..., Path]
+    method: str, slots: str, compute: str, cluster: Callable[..., Run], reference: Callable[..., Path]
 ) -> None:
-    run = cluster(*METHODS[method], "--slots", slots).succeed()
+    run = cluster(*METHODS[method], "--slots", slots, "--set", f"cluster.compute={compute}").succeed()
     assert bits(run.folder) == bits(reference(*METHODS[method]))
 
 
@@ -31,9 +33,18 @@ def test_convolutions_in_a_mixed_group_give_the_same_bits_too(
     assert bits(run.folder) == bits(reference(*CONVOLUTIONS))
 
 
-def test_encryption_does_not_change_a_bit(cluster: Callable[..., Run], reference: Callable[..., Path]) -> None:
-    run = cluster(*METHODS["fedtgp"], "--curve").succeed()
+def test_neither_encryption_nor_slow_links_change_a_bit(
+    cluster: Callable[..., Run], reference: Callable[..., Path]
+) -> None:
+    """Keys stay between the two ends: the relay passes on what it cannot read."""
+    link = "up=2mbit down=4mbit delay=10ms jitter=5ms"
+    run = cluster(*METHODS["fedtgp"], "--curve", "--link", link).succeed()
     assert bits(run.folder) == bits(reference(*METHODS["fedtgp"]))
+    assert run.summary["audit"]["agree"] == run.summary["audit"]["connections"] == 4
+    carried = json.loads((run.folder / "logs" / "relay.json").read_text())["connections"]
+    assert sorted(books["client"] for books in carried) == [0, 1, 2, 3]
+    assert all(books["agrees"] and not books["was_cut"] for books in carried)
+    assert sum(books["bytes_out"]["up"] for books in carried) == run.booked("wire_bytes", direction="up")
 
 
 @pytest.mark.parametrize("method", METHODS)

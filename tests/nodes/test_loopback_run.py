@@ -1,27 +1,10 @@
 """A whole run in one thread: the real server and real clients, all but the network, against the oracle."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
-from socket import gethostname
-
 import pytest
-import torch
 from commands import bits, events, rows
-from loopback import Clock, LoopbackClient, LoopbackServer
 
-from fedsim import assembly, config
-from fedsim.config import Experiment
+from fedsim import config
 from fedsim.results.folder import RunFolder
-from nodes.client.node import ClientNode
-from nodes.client.options import ClientOptions
-from nodes.inprocess import run_in_process
-from nodes.launchers import processes
-from nodes.launchers.placement import place_client
-from nodes.server.events import EventLog
-from nodes.server.learner import Learner
-from nodes.server.loop import ServerLoop
-from nodes.server.reception import Reception
 
 POINTS = {
     "data": {"dataset": "spiral", "samples_per_class": 20},
@@ -31,69 +14,33 @@ POINTS = {
 }
 
 
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """`play(experiment)`: the folder of a run over the doubles; with `cut`, answers of that client are lost."""
-    monkeypatch.setattr(processes, "pin", lambda core: None)
-    monkeypatch.setenv("FEDSIM_CACHE", str(tmp_path / "cache"))
-    num_threads = torch.get_num_threads()
-
-    def run(experiment: Experiment, cut: int | None = None) -> Path:
-        torch.set_num_threads(1)
-        folder = RunFolder.create(tmp_path / "loopback", experiment)
-        clock = Clock()
-        server = LoopbackServer(clock)
-        learner = Learner(experiment, assembly.check(experiment), folder, torch.device("cpu"))
-        reception = Reception(server, experiment, learner.border, clock=clock)
-        for client in range(experiment.run.clients):
-            server.turns.append(live(client, LoopbackClient(server, client), clock, is_cut=client == cut))
-        with closing(EventLog(folder.path / "events.jsonl")) as log:
-            outcome = ServerLoop(learner, reception, log).run()
-        assert outcome.completed and all(audit.agrees for audit in outcome.audits if not audit.closed_early)
-        return folder.path
-
-    def live(client: int, socket: LoopbackClient, clock: Clock, is_cut: bool) -> Callable[[], None]:
-        options = ClientOptions(connect="tcp://loopback:1", ids=[client], state_dir=tmp_path / "states")
-        cores = processes.cores()
-        placement = place_client(client, host=gethostname(), gpus=[], cores=cores, slots=0)  # as in a real cluster
-        node = ClientNode(client, options, placement, socket, clock)
-        num_connects = num_messages = 0
-
-        def turn() -> None:
-            """As many steps as there is something to do. A connection that `is_cut` loses every other answer."""
-            nonlocal num_connects, num_messages
-            while node.exit_code is None and (socket.inbox or socket.num_connects > num_connects):
-                num_connects, num_messages = socket.num_connects, num_messages + bool(socket.inbox)
-                had_message = bool(socket.inbox)
-                node.step()
-                if is_cut and had_message and num_messages % 2 == 0:
-                    socket.cut(lossy=True)
-                    clock.after(1, socket.connect)
-            if node.exit_code is not None:
-                socket.close()
-
-        return turn
-
-    yield run
-    torch.set_num_threads(num_threads)
-
-
-@pytest.fixture
-def oracle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Experiment], Path]:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-    def run(experiment: Experiment) -> Path:
-        folder = RunFolder.create(tmp_path / "oracle", experiment)
-        assert run_in_process(folder) == 0
-        return folder.path
-
-    return run
-
-
 @pytest.mark.parametrize("method", ["fedproto", "fedgen"])  # without and with a set-up
 def test_a_run_over_the_doubles_gives_the_bits_of_the_oracle(play, oracle, method: str) -> None:
     experiment = config.build([POINTS, {"method": {"name": method}}])
     assert bits(play(experiment)) == bits(oracle(experiment))
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedgen", "fedtgp"])
+def test_who_counts_is_decided_by_the_virtual_clock_alone(play, oracle, method: str) -> None:
+    """With links, devices, a deadline, drop-outs and clients that come and go: the same log, the same bits."""
+    world = {
+        "link": "4g:1,3g:1",
+        "device": "gflops=1:1,gflops=0.0005:1",
+        "deadline_seconds": 0.4,
+        "availability": "on=2s off=1s",
+        "wait": False,
+    }
+    run = {"clients": 6, "rounds": 4, "participation": 1.0, "drop_rate": 0.2}
+    experiment = config.build([POINTS, {"method": {"name": method}, "run": run, "world": world}])
+    played, expected = play(experiment), oracle(experiment)
+
+    assert bits(played) == bits(expected)
+    assert (played / "world.csv").read_bytes() == (expected / "world.csv").read_bytes()
+    rulings = rows(played / "world.csv")
+    assert {row["outcome"] for row in rulings} == {"counts", "late", "dropped", "away"}
+    said = [(e["round"], e["client"], e["reason"]) for e in events(played) if e["event"] == "absent"]
+    assert said == [(int(r["round"]), int(r["client"]), r["outcome"]) for r in rulings if r["outcome"] != "counts"]
+    assert not any(int(row["lost"]) for row in rows(played / "metrics.csv")), "planned absence is no loss"
 
 
 def test_the_ledger_of_a_run_over_the_doubles_is_that_of_a_run_over_sockets(play, cluster) -> None:

@@ -4,6 +4,7 @@ A process must not be forked while a ServerSocket with keys exists: the child wo
 authenticator thread that does not run in it. So a test first calls `spawn`, then `serve`.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -17,14 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from wire_samples import SETUP
+from cable import enter
+from wire_samples import SETUP, borrowed, watch_of
 
+from protocol.client_socket import ClientSocket
 from protocol.codec import Decoded, pack
 from protocol.connections import Connection
 from protocol.messages import Message
-from protocol.transport import ClientSocket, Event, ServerSocket
+from protocol.transport import Event, ServerSocket
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 class Remote:
@@ -35,7 +38,15 @@ class Remote:
 
     def connect(self, address: str, client: int, **options: Any) -> bytes:
         self.client = ClientSocket(address, client, **options)
-        return self.client._socket.identity
+        return self.client.route
+
+    def route(self) -> bytes:
+        return self.client.route
+
+    def enter(self, holder: int) -> None:
+        """Into the network namespace of another process, for good."""
+        with Path(f"/proc/{holder}/ns/net").open() as namespace:
+            enter(namespace.fileno())
 
     def send(self, message: Message, arrays: dict[str, np.ndarray] | None = None) -> None:
         arrays = arrays or {}
@@ -58,27 +69,32 @@ class Remote:
     def num_connects(self) -> int:
         return self.client.num_connects
 
+    def look(self) -> int:
+        """Take note of what became of the connection; returns how many there have been."""
+        assert self.client.receive(0.01) is None, "a message came that the test did not expect"
+        return self.client.num_connects
+
     def wait_for_connects(self, count: int) -> None:
         end = time.monotonic() + DEADLINE_SECONDS
         while self.client.num_connects < count:
             assert self.client.receive(0.05) is None, "a message came that the test did not expect"
             assert time.monotonic() < end, f"{self.client.num_connects} connects"
 
+    def compute_until_connected(self, count: int, greeting: Message) -> None:
+        """Be busy until so many connections have been made, and greet on each."""
+        end = time.monotonic() + DEADLINE_SECONDS
+        with self.client.kept(lambda: self.client.send(greeting)):
+            while self.client.num_connects < count:
+                assert time.monotonic() < end, f"{self.client.num_connects} connects"
+                time.sleep(0.01)
+
     def cut(self, address: str) -> None:
         """End the TCP connection as a broken network would, without telling ZeroMQ."""
-        port = int(address.rpartition(":")[2])
-        for fd in (int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
-            try:
-                borrowed = socket.socket(fileno=fd)
-            except OSError:
-                continue
-            try:
-                if borrowed.family == socket.AF_INET and borrowed.getpeername()[1] == port:
-                    borrowed.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
-            finally:
-                borrowed.detach()
+        with borrowed(_descriptor(address)) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def watch(self, address: str) -> tuple[int, ...]:
+        return watch_of(_descriptor(address))
 
     def close(self) -> None:
         self.client.close()
@@ -92,6 +108,16 @@ class Remote:
 
     def send_raw(self, frames: list[bytes]) -> None:
         self.raw.send_multipart(frames)
+
+
+def _descriptor(address: str) -> int:
+    """This process's TCP connection to that address."""
+    port = int(address.rpartition(":")[2])
+    for fd in (int(entry.name) for entry in Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError), borrowed(fd) as connection:
+            if connection.family == socket.AF_INET and connection.getpeername()[1] == port:
+                return fd
+    raise ConnectionError(f"no connection to {address}")
 
 
 def _obey(pipe: Any, parents_end: Any) -> None:
@@ -171,8 +197,8 @@ def spawn() -> Iterator[Callable[[], Peer]]:
 def serve() -> Iterator[Callable[..., ServerSocket]]:
     servers: list[ServerSocket] = []
 
-    def start(address: str = "tcp://127.0.0.1:*", **options: Any) -> ServerSocket:
-        servers.append(ServerSocket(address, **options))
+    def start(*addresses: str, **options: Any) -> ServerSocket:
+        servers.append(ServerSocket(*(addresses or ("tcp://127.0.0.1:*",)), **options))
         return servers[-1]
 
     try:

@@ -9,8 +9,8 @@ from hypothesis.extra import numpy as npst
 from wire_samples import STOP, frames_of, parcel_of
 
 from protocol import messages
-from protocol.codec import Decoded, Parcel, decode, encode, pack
-from protocol.errors import DecodeError, EncodeError, VersionMismatch
+from protocol.codec import Coded, Decoded, Parcel, decode, encode, pack
+from protocol.errors import DecodeError, EncodeError, LimitExceeded, VersionMismatch
 from protocol.limits import DTYPES
 
 numbers = st.integers(0, (1 << 31) - 1)
@@ -152,9 +152,24 @@ class TestHeader:
     def test_parcel_is_empty_by_default(self):
         assert Parcel() == pack({}, {})
 
+    def test_an_encoding_is_a_fifth_item_and_only_where_there_is_one(self):
+        coded = Coded("int8", np.dtype("<f4"), (100, 512), b"shorter")
+        parcel = pack({"a": coded, "b": np.zeros(2, np.float32)}, {"a": "prototypes", "b": "margins"})
+        frames = encode(STOP, parcel)
+        assert msgpack.unpackb(frames[0])["arrays"] == [
+            ["a", "prototypes", "f4", [100, 512], "int8"],
+            ["b", "margins", "f4", [2]],
+        ]
+        assert decode(frames).arrays["a"] == coded
+
+    def test_an_announced_size_beyond_the_limit_is_refused_whatever_the_frame_holds(self):
+        bomb = Coded("zstd", np.dtype("<f4"), (1 << 20, 1 << 10), b"tiny")
+        with pytest.raises(LimitExceeded, match=r"shape \(1048576, 1024\)"):
+            decode(encode(STOP, pack({"a": bomb}, {"a": "prototypes"})))
+
     def test_without_arrays_the_header_does_not_speak_of_them(self):
         (header,) = encode(STOP)
-        assert msgpack.unpackb(header) == {"v": 1, "kind": "stop", "reason": "done"}
+        assert msgpack.unpackb(header) == {"v": messages.VERSION, "kind": "stop", "reason": "done"}
 
     def test_with_arrays(self):
         parcel = parcel_of(p=np.zeros((2, 3), np.float16))
@@ -172,9 +187,9 @@ class TestHeader:
         with pytest.raises(DecodeError, match="dtype"):
             decode(frames_of({"arrays": [["a", "p", dtype, [1]]]}, bytes(8)))
 
-    @pytest.mark.parametrize("version", [0, 2, -1, 1 << 63, None, "1", 1.0, True, [1], {}])
+    @pytest.mark.parametrize("version", [0, 1, -1, 1 << 63, None, "2", 2.0, True, [2], {}])
     def test_other_versions(self, version):
-        with pytest.raises(VersionMismatch, match="this side speaks 1"):
+        with pytest.raises(VersionMismatch, match=r"^versions differ: .*, this one 2"):
             decode(frames_of({"v": version}))
 
     def test_no_version(self):
@@ -201,6 +216,8 @@ class TestHeader:
             [[]],
             [["a", "p", "f4"]],
             [["a", "p", "f4", [1], 0]],
+            [["a", "p", "f4", [1], "int8", ""]],
+            [["a", "p", "f4", [1], "e" * 65]],
             [["a", "p", "f4", 1]],
             [["a", "p", "f4", [-1]]],
             [["a", "p", "f4", [1 << 31]]],
@@ -246,9 +263,9 @@ class TestCounts:
     @pytest.mark.parametrize(
         "header",
         [
-            b"\x84\xa1v\x01\xa4kind\xa4stop\xa6reason\xa1a\xa6reason\xa1b",
-            b"\x84\xa1v\x02\xa1v\x01\xa4kind\xa4stop\xa6reason\xa1a",
-            b"\x86\xa1v\x01\xa4kind\xa6result\xa3run\xa0\xa5round\x00\xa7attempt\x00\xa7metrics"
+            b"\x84\xa1v\x02\xa4kind\xa4stop\xa6reason\xa1a\xa6reason\xa1b",
+            b"\x84\xa1v\x03\xa1v\x02\xa4kind\xa4stop\xa6reason\xa1a",
+            b"\x86\xa1v\x02\xa4kind\xa6result\xa3run\xa0\xa5round\x00\xa7attempt\x00\xa7metrics"
             b"\x82\xa1m\xcb" + bytes(8) + b"\xa1m\xcb" + bytes(8),
         ],
         ids=["field", "version", "metric"],

@@ -1,4 +1,4 @@
-"""Four levels of bytes: receipts, their sums, the rows on disk, and the kernel's word."""
+"""Four levels of bytes: receipts, their sums, the rows on disk."""
 
 import csv
 import io
@@ -10,18 +10,14 @@ from hypothesis import strategies as st
 
 from protocol import wire
 from protocol.codec import encode, pack
-from protocol.kernel import TcpCounters
 from protocol.ledger import (
     BEFORE_FIRST_ROUND,
-    NO_HEARTBEATS,
     Amounts,
-    Audit,
     Key,
     Ledger,
     Part,
     framing_receipt,
     receipt_of,
-    solve_heartbeats,
 )
 from protocol.messages import ArraySpec, Result, kind_of
 
@@ -92,9 +88,9 @@ class TestReceipt:
         header = len(frames[0])
         plain = receipt_of(kind_of(message), list(map(len, frames)), parcel.specs, curve=False)
         assert plain.parts == (
-            Part("header", 0, 0, header, header + 2),
-            Part("prototypes", 51_200, 204_800, 204_800, 204_809),
-            Part("index", 0, 800, 800, 809),
+            Part("header", 0, 0, header, header + 2, 0),
+            Part("prototypes", 51_200, 204_800, 204_800, 204_809, 204_800),
+            Part("index", 0, 800, 800, 809, 800),
         )
         assert header == 158
         assert plain.wire_bytes == 204_800 + 9 + 800 + 9 + 158 + 2 == 205_778
@@ -112,15 +108,15 @@ class TestReceipt:
         receipt = receipt_of("rejected", [10, 300, 20], (), curve=False)
         assert receipt.message == "rejected"
         assert receipt.parts == (
-            Part("header", 0, 0, 10, 12),
-            Part("unknown", 0, 300, 300, 309),
-            Part("unknown", 0, 20, 20, 22),
+            Part("header", 0, 0, 10, 12, 0),
+            Part("unknown", 0, 300, 300, 309, 300),
+            Part("unknown", 0, 20, 20, 22, 20),
         )
 
     @pytest.mark.parametrize("payload", ["index", "experiment"])
     def test_what_is_not_knowledge_has_no_elements(self, payload):
         receipt = receipt_of("welcome", [5, 8], [ArraySpec("x", payload, "u1", (8,))], curve=False)
-        assert receipt.parts[1] == Part(payload, 0, 8, 8, 10)
+        assert receipt.parts[1] == Part(payload, 0, 8, 8, 10, 8)
 
     @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=9), st.booleans())
     def test_wire_bytes_are_those_of_the_model(self, lengths, curve):
@@ -130,17 +126,22 @@ class TestReceipt:
         assert sum(part.payload_bytes for part in receipt.parts) == sum(lengths[1:])
 
     def test_framing_belongs_to_no_message(self):
-        assert framing_receipt("handshake", 107).parts == (Part("handshake", 0, 0, 0, 107),)
+        assert framing_receipt("handshake", 107).parts == (Part("handshake", 0, 0, 0, 107, 0),)
 
 
 class TestSums:
     def test_by_hand(self):
         ledger = some_ledger()
         assert ledger.total() == Amounts(
-            frames=18, elements=30_720, payload_bytes=123_360, message_bytes=123_960, wire_bytes=124_038
+            frames=18,
+            elements=30_720,
+            payload_bytes=123_360,
+            message_bytes=123_960,
+            wire_bytes=124_038,
+            decoded_bytes=123_360,
         )
-        assert ledger.total(round=1, client=2) == Amounts(3, 5120, 20_560, 20_660, 20_673)
-        assert ledger.total(payload="index") == Amounts(6, 0, 480, 480, 492)
+        assert ledger.total(round=1, client=2) == Amounts(3, 5120, 20_560, 20_660, 20_673, 20_560)
+        assert ledger.total(payload="index") == Amounts(6, 0, 480, 480, 492, 480)
         assert ledger.total(direction="down") == Amounts()
         assert len(ledger.rows()) == 2 * 3 * 3
 
@@ -152,6 +153,7 @@ class TestSums:
         assert total.wire_bytes == sum(part.wire_bytes for part in parts)
         assert total.message_bytes == sum(part.message_bytes for part in parts)
         assert total.payload_bytes == sum(part.payload_bytes for part in parts)
+        assert total.decoded_bytes == sum(part.decoded_bytes for part in parts)
         assert total.elements == sum(part.elements for part in parts)
 
     @given(entries, st.sampled_from(Key._fields))
@@ -224,35 +226,7 @@ class TestRows:
     def test_a_restored_ledger_goes_on(self):
         ledger, restored = some_ledger(), Ledger()
         restored.restore(ledger.rows())
-        more = framing_receipt("heartbeat", 9)
+        more = framing_receipt("handshake", 9)
         for one in (ledger, restored):
             one.record(more, round=0, client=0, direction="up", purpose="control")
         assert restored.rows() == ledger.rows()
-
-
-class TestAudit:
-    def test_difference_is_kernel_minus_ours(self):
-        audit = Audit(0, 7, counted=TcpCounters(100, 200), kernel=TcpCounters(103, 198))
-        assert audit.difference == TcpCounters(sent=3, received=-2)
-        assert not audit.agrees
-
-    def test_agreement(self):
-        assert Audit(0, 7, TcpCounters(1, 2), TcpCounters(1, 2)).agrees
-
-    def test_without_a_witness_nothing_agrees(self):
-        audit = Audit(0, 7, TcpCounters(1, 2), None)
-        assert audit.difference is None and not audit.agrees
-
-    @pytest.mark.parametrize(("curve", "ping", "pong"), [(False, 9, 7), (True, 42, 40)])
-    def test_heartbeats_solve_both_directions_or_none(self, curve, ping, pong):
-        for count in (1, 2, 13, 100_000):
-            assert solve_heartbeats(count * pong, count * ping, curve=curve) == (count, count)
-            assert solve_heartbeats(count * pong + 1, count * ping, curve=curve) == NO_HEARTBEATS
-            assert solve_heartbeats(count * pong, count * ping + 1, curve=curve) == NO_HEARTBEATS
-            # The last ping may arrive when nobody answers any more; an answer without a ping cannot be.
-            assert solve_heartbeats((count - 1) * pong, count * ping, curve=curve) == (count, count - 1)
-            assert solve_heartbeats((count - 2) * pong, count * ping, curve=curve) == NO_HEARTBEATS
-            assert solve_heartbeats((count + 1) * pong, count * ping, curve=curve) == NO_HEARTBEATS
-            # Bytes that we counted and the kernel did not are no heartbeats.
-            assert solve_heartbeats(-count * pong, -count * ping, curve=curve) == NO_HEARTBEATS
-        assert solve_heartbeats(0, 0, curve=curve) == NO_HEARTBEATS

@@ -1,16 +1,16 @@
 """A descriptor's number is used again while messages that came through its old owner still wait to be read."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from commands import PATIENCE_SECONDS
 
+from protocol.client_socket import process_of
 from protocol.connections import Connection
 from protocol.messages import Hello
 from protocol.transport import Arrived, Event, Lost, ServerSocket
-from protocol.wire import client_handshake_bytes
-
-HANDSHAKE = client_handshake_bytes(b"7.0123456789abcdef")
 
 
 @pytest.fixture
@@ -21,58 +21,96 @@ def hello() -> Callable[[int], Hello]:
 def visit(spawn: Callable[[], Any], server: ServerSocket, *words: Hello) -> None:
     """A peer that connects, speaks and dies before the server looks."""
     peer = spawn()
-    peer.connect(server.address, words[0].client)
+    peer.connect(server.address, 7)
+    peer.wait_for_connects(1)
     for message in words:
         peer.send(message)
-    peer.wait_for_connects(1)
     peer.close()  # waits until all was handed over
     peer.kill()
 
 
-@pytest.mark.parametrize("num_words", [1, 3])
-@pytest.mark.parametrize("dead", [7, 8])
-def test_the_living_is_not_taken_for_the_dead(
+def arrive(peer: Any, server: ServerSocket, greeting: Hello, greeted: int) -> tuple[Arrived, list[Event]]:
+    """As a client does: it greets on each connection, until a greeting has come through the one that is there."""
+    events: list[Event] = []
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
+        events += server.events(0.05)
+        if (connects := peer.look()) > greeted:
+            greeted = connects
+            peer.send(greeting)
+        for event in events:
+            if isinstance(event, Arrived) and event.route == peer.route() and event.connection.is_open:
+                return event, events
+    raise AssertionError(f"only {events} came")
+
+
+@pytest.mark.parametrize("num_words", [0, 1, 3])
+def test_nobody_is_taken_for_another(
     num_words: int,
-    dead: int,
     spawn: Callable[[], Any],
     serve: Callable[..., ServerSocket],
     collect: Callable[[ServerSocket, int], list[Event]],
     settle: Callable[[ServerSocket, Connection], None],
     hello: Callable[[int], Hello],
 ) -> None:
+    """Two have had one number and neither was heard of: the living is hung up on, and comes again."""
     living = spawn()
     server = serve()
-    visit(spawn, server, *[hello(dead)] * num_words)
-    route = living.connect(server.address, 7)
-    living.send(hello(7))
+    visit(spawn, server, *[hello(8)] * num_words)
+    living.connect(server.address, 7)
     living.wait_for_connects(1)
-    events = collect(server, num_words + 2)
-    (ghost,) = {event.route for event in events if isinstance(event, Arrived)} - {route}
-    first, second = server.connections.all
-    assert first.fd == second.fd, "the number was not used again"
-    assert (server.connections.of_route(ghost), server.connections.of_route(route)) == (first, second)
-    assert second.is_open and not first.is_open
-    assert [event for event in events if isinstance(event, Lost)] == [Lost(ghost)]
-    assert first.received_bytes == num_words * (second.received_bytes - HANDSHAKE) + HANDSHAKE
-    settle(server, second)
+    living.send(hello(7))
+    arrived, events = arrive(living, server, hello(7), greeted=1)
+    assert all(event.route == arrived.route for event in events if isinstance(event, Arrived)), "taken for another"
+    dead, confused, *_ = server.connections.all
+    assert dead.fd == confused.fd, "the number was not used again"
+    assert arrived.decoded.message == hello(7)
+    assert arrived.connection is server.connections.all[-1] and arrived.connection.is_open
+    assert (dead.route, dead.client) == (None, None)
+    settle(server, arrived.connection)
 
 
-def test_a_visitor_whose_words_are_read_second_does_not_take_the_connection(
+def test_who_said_nothing_is_forgotten_once_all_was_read(
     spawn: Callable[[], Any],
     serve: Callable[..., ServerSocket],
     collect: Callable[[ServerSocket, int], list[Event]],
+    until: Callable[[Callable[[], Any]], None],
+    hello: Callable[[int], Hello],
 ) -> None:
-    """As ZeroMQ may well do with several peers: the newest is read first."""
     living = spawn()
     server = serve()
-    connections = server.connections
+    visit(spawn, server)
+    until(lambda: not list(server.events(0.05)) and [c for c in server.connections.all if c.ended])
+    assert not list(server.events(0.0))
     route = living.connect(server.address, 7)
-    living.send(Hello(client=7, place="here", slots=1))
+    living.send(hello(7))
     (arrived,) = collect(server, 1)
-    assert isinstance(arrived, Arrived)
-    # What `take_events` would have noted: a visitor had the number before and was gone before we looked.
-    visitor = Connection(9, arrived.connection.fd, None, False, ended=True)
-    arrived.connection.unheard = visitor
-    assert connections.of_message(b"visitor", arrived.connection.fd, 5000) is visitor
-    assert connections.of_route(route) is arrived.connection and arrived.connection.route == route
-    assert connections.drain() == [b"visitor"]
+    assert isinstance(arrived, Arrived) and arrived.route == route
+    assert arrived.connection.fd == server.connections.all[0].fd, "the number was not used again"
+
+
+def test_two_reconnects_in_a_row_while_the_server_is_busy(
+    spawn: Callable[[], Any],
+    serve: Callable[..., ServerSocket],
+    collect: Callable[[ServerSocket, int], list[Event]],
+    hello: Callable[[int], Hello],
+) -> None:
+    """Numbers are used again each time; what was lost is never the route that is there."""
+    peer = spawn()
+    server = serve()
+    peer.connect(server.address, 7)
+    peer.send(hello(7))
+    (first,) = collect(server, 1)
+    for connects in (2, 3):
+        peer.wait_for_connects(connects - 1)
+        peer.cut(server.address)
+        peer.wait_for_connects(connects)
+        peer.send(hello(7))
+    _, events = arrive(peer, server, hello(7), greeted=3)
+    lost = [event.route for event in events if isinstance(event, Lost)]
+    assert first.route in lost and peer.route() not in lost
+    assert {process_of(route) for route in lost} == {process_of(peer.route())}
+    current = server.connections.of_route(peer.route())
+    assert current is not None and current.is_open and current is server.connections.all[-1]
+    server.send(peer.route(), hello(7))
+    assert peer.receive()[0] == hello(7)

@@ -1,16 +1,16 @@
 """Sockets whose peers are lost, hang, or were never there; options of both ends; how they close."""
 
 import signal
-import time
 
 import pytest
 import zmq
-from wire_samples import SETUP, hello, parcel_of, zeros
+from wire_samples import SETUP, hello, parcel_of, watch_of, zeros
 
+from protocol.client_socket import ClientSocket, process_of
 from protocol.errors import AddressUnusable, PeerUnreachable
 from protocol.keys import KeyPair
 from protocol.messages import Setup, Stop
-from protocol.transport import Arrived, ClientSocket, Lost, ServerSocket
+from protocol.transport import Arrived, Lost, ServerSocket
 
 
 class TestLostPeers:
@@ -41,8 +41,26 @@ class TestLostPeers:
         assert [event.decoded.message.run for event in events[:3]] == ["0", "1", "2"]
         assert events[3:] == [Lost(route)]
 
-    def test_a_peer_that_came_back_is_not_lost(self, spawn, serve, collect, until):
-        """Both happened while the server did not look: it hears of the message only."""
+    def test_a_peer_that_computes_comes_back_at_once_each_time_and_misses_nothing(self, meet, collect, settle):
+        peer, server, route = meet()
+        peer.wait_for_connects(1)  # or it would greet on this one too
+        peer.start("compute_until_connected", 3, hello(7))
+        routes = [route]
+        for number in (1, 2):
+            server.send(routes[-1], Setup(run=str(number)))
+            settle(server, server.connections.of_route(routes[-1]))
+            server.hang_up(routes[-1])
+            lost, back = sorted(collect(server, 2), key=lambda event: isinstance(event, Arrived))
+            assert lost == Lost(routes[-1]) and back.decoded.message == hello(7)
+            routes.append(back.route)
+        peer.result()
+        server.send(routes[-1], Setup(run="3"))
+        assert [peer.receive()[0].run for _ in range(3)] == ["1", "2", "3"]
+
+    def test_a_peer_that_came_back_has_another_route_than_the_one_that_was_lost(
+        self, spawn, serve, collect, until
+    ):
+        """Both happened while the server did not look: what it hears of the old one does not concern the new."""
         peer = spawn()
         server = serve()
         route = peer.connect(server.address, 7)
@@ -53,10 +71,11 @@ class TestLostPeers:
         peer.wait_for_connects(2)
         peer.send(Setup(run="back"))
         until(lambda: server._socket.poll(0))
-        (after,) = collect(server, 1)
-        assert isinstance(after, Arrived) and after.route == route
+        after, lost = collect(server, 2)
+        assert isinstance(after, Arrived) and process_of(after.route) == process_of(route)
+        assert lost == Lost(route) != Lost(after.route)
         assert after.connection is not before.connection and not before.connection.is_open
-        server.send(route, Stop(reason="good"))
+        server.send(after.route, Stop(reason="good"))
         assert peer.receive()[0] == Stop(reason="good")
 
     def test_a_loss_survives_an_abandoned_loop(self, spawn, serve, collect, until):
@@ -83,24 +102,17 @@ class TestLostPeers:
             for _ in range(1000):
                 server.send(route, SETUP, parcel_of(**zeros(1_000_000)))
 
-    def test_a_hanging_peer_is_noticed_by_its_heartbeat(self, meet, collect):
-        peer, server, route = meet(heartbeat_seconds=0.2)
+    def test_a_peer_that_was_hung_up_on_comes_again(self, meet, collect):
+        peer, server, route = meet()
         peer.wait_for_connects(1)
-        time.sleep(0.5)  # two pings, which tell the server how long to wait
-        peer.signal(signal.SIGSTOP)
+        server.hang_up(route)
         assert collect(server, 1) == [Lost(route)]
-
-    @pytest.mark.parametrize(
-        ("heartbeat_seconds", "time_to_live_ms"),
-        [(0.0, 0), (0.5, 3000), (5.0, 30_000), (10.0, 60_000), (30.0, 60_000), (31.0, 0), (600.0, 0)],
-    )
-    def test_time_to_live_is_longer_than_the_interval(self, heartbeat_seconds, time_to_live_ms):
-        client = ClientSocket("tcp://127.0.0.1:9", 7, heartbeat_seconds=heartbeat_seconds)
-        try:
-            assert client._socket.heartbeat_ttl == time_to_live_ms
-            assert client._socket.heartbeat_ivl == heartbeat_seconds * 1000
-        finally:
-            client.close()
+        with pytest.raises(PeerUnreachable):
+            server.send(route, SETUP)
+        peer.wait_for_connects(2)
+        peer.send(hello(7))
+        (arrived,) = collect(server, 1)
+        assert arrived.route == peer.route() != route
 
 
 class TestOptions:
@@ -112,28 +124,30 @@ class TestOptions:
         server = serve(**({"keys": pair} if keyed else {}))
         client = ClientSocket(server.address, 7, **({"keys": pair, "server_key": pair.public} if keyed else {}))
         try:
-            for end in (server._socket, client._socket):
+            dealer = client._line._socket
+            for end in (server._socket, dealer):
                 assert end.maxmsgsize == (1 << 30) + (33 if keyed else 0)
-                assert (end.sndhwm, end.rcvhwm, end.linger) == (64, 64, 1000)
-                assert (end.tcp_keepalive, end.tcp_keepalive_idle) == (1, 30)
+                assert (end.rcvhwm, end.linger) == (64, 1000)
+                assert (end.tcp_keepalive, end.tcp_keepalive_idle, end.tcp_keepalive_intvl) == (1, 5, 5)
+                assert end.tcp_maxrt == 30_000
                 assert end.mechanism == (zmq.CURVE if keyed else zmq.NULL)
             assert server._socket.backlog == 1024
-            assert server._socket.heartbeat_ivl == client._socket.heartbeat_ivl == 0
-            assert (client._socket.reconnect_ivl, client._socket.reconnect_ivl_max) == (100, 2000)
+            assert (server._socket.sndhwm, dealer.sndhwm) == (4, 64)
+            assert server._socket.heartbeat_ivl == dealer.heartbeat_ivl == 0
+            assert dealer.reconnect_ivl == 1_000_000_000
         finally:
             client.close()
 
-    def test_heartbeats(self):
-        client = ClientSocket("tcp://127.0.0.1:9", 7, heartbeat_seconds=5.0)
-        try:
-            options = client._socket
-            assert (options.heartbeat_ivl, options.heartbeat_timeout, options.heartbeat_ttl) == (
-                5000,
-                30_000,
-                30_000,
-            )
-        finally:
-            client.close()
+    def test_the_kernel_watches_over_both_ends(self, spawn, serve, collect):
+        """A connection is dead after six heartbeats in which nothing was acknowledged or answered."""
+        peer = spawn()
+        server = serve(heartbeat_seconds=2.5)
+        peer.connect(server.address, 7, heartbeat_seconds=4)
+        peer.send(SETUP)
+        collect(server, 1)
+        (connection,) = server.connections.all
+        assert watch_of(connection.duplicate) == (3, 3, 15_000)
+        assert peer.watch(server.address) == (4, 4, 24_000)
 
 
 class TestEnds:
@@ -147,9 +161,11 @@ class TestEnds:
         with pytest.raises(AddressUnusable, match="in use"):
             ServerSocket(server.address, keys=KeyPair(*zmq.curve_keypair()), allowed={})
 
-    @pytest.mark.parametrize("address", ["nonsense", "tcp://127.0.0.1:notaport"])
+    @pytest.mark.parametrize(
+        "address", ["nonsense", "tcp://127.0.0.1:notaport", "tcp://no.such.host.invalid:5555"]
+    )
     def test_address_that_cannot_be_connected(self, address):
-        with pytest.raises(AddressUnusable, match=rf"^cannot connect to {address}: [a-z ]+\.$"):
+        with pytest.raises(AddressUnusable, match=f"{address}.*[.]$"):
             ClientSocket(address, 7)
 
     def test_client_closes_without_a_server(self, spawn, serve, collect):

@@ -1,4 +1,8 @@
-"""Messages and arrays that the tests of the wire send."""
+"""Messages and arrays that the tests of the wire send, and a look at the kernel's end of a connection."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
 
 import msgpack
 import numpy as np
@@ -25,3 +29,21 @@ def parcel_of(**arrays: np.ndarray) -> Parcel:
 def frames_of(header: dict, *arrays: bytes) -> list[bytes]:
     """A stop message with other fields in its header, as frames."""
     return [msgpack.packb({"v": VERSION, "kind": "stop", "reason": "", **header}), *arrays]
+
+
+@contextlib.contextmanager
+def borrowed(fd: int) -> Iterator[socket.socket]:
+    """A descriptor that is ZeroMQ's own, and stays open."""
+    borrowed = socket.socket(fileno=fd)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
+
+
+def watch_of(fd: int) -> tuple[int, ...]:
+    """How the kernel watches over a connection: idle seconds, interval, and milliseconds without progress."""
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+    with borrowed(fd) as connection:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        return tuple(connection.getsockopt(socket.IPPROTO_TCP, option) for option in options)

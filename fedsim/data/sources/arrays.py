@@ -4,6 +4,7 @@ Letters: N samples, H height, W width, ch channels.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,34 +18,73 @@ Part = tuple[np.ndarray, np.ndarray]
 _CHANNELS = (1, 3, 4)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a source says of its samples beside inputs and labels."""
+
+    class_names: tuple[str, ...] = ()
+    groups: np.ndarray | None = None
+    """Whose sample each one is, of all sets in their order: words or numbers."""
+    vocabulary: int = 0
+    """How many tokens there are, where samples are texts."""
+
+
 def assemble(
     parts: Sequence[Part],
     where: Path | str,
     allocate: Allocate,
     *,
     num_classes: int | None = None,
-    class_names: Sequence[str] = (),
+    told: Told = Told(),
 ) -> Decoded:
     """The training set and, if there is one, the test set after it.
 
     Labels are class numbers below `num_classes` where that is given; otherwise whatever tells classes apart.
     """
-    inputs = [in_stored_layout(own, where) for own, _ in parts]
+    inputs = [in_stored_layout(own, where, told.vocabulary) for own, _ in parts]
     if len({(own.shape[1:], own.dtype) for own in inputs}) > 1:
         shapes = " and ".join(f"{own.dtype} {own.shape[1:]}" for own in inputs)
         raise UserError(f"samples of the training and the test set in {where} are {shapes}; make them alike.")
     labels = [_one_for_each(own, len(x), where) for x, (_, own) in zip(inputs, parts, strict=True)]
-    numbers, names = number_classes(np.concatenate(labels), where, num_classes, class_names)
+    numbers, names = number_classes(np.concatenate(labels), where, num_classes, told.class_names)
+    groups, group_names = number_groups(told.groups, len(numbers), where)
     stored = allocate((len(numbers), *inputs[0].shape[1:]), inputs[0].dtype.type)
     np.concatenate(inputs, out=stored)
     num_found = int(numbers.max(initial=-1)) + 1
-    return Decoded(stored, numbers, num_classes or len(names) or num_found, len(labels[0]), class_names=names)
+    return Decoded(
+        stored,
+        numbers,
+        num_classes or len(names) or num_found,
+        len(labels[0]),
+        class_names=names,
+        kind="tokens" if told.vocabulary else "",
+        vocabulary=told.vocabulary,
+        groups=groups,
+        group_names=group_names,
+    )
 
 
-def in_stored_layout(inputs: np.ndarray, where: Path | str) -> np.ndarray:
+def number_groups(
+    groups: np.ndarray | None, num_samples: int, where: Path | str
+) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """Whose sample each one is, as numbers from 0 on in sorted order, and the names."""
+    if groups is None:
+        return None, ()
+    if groups.shape != (num_samples,):
+        raise UserError(
+            f"{where} says of {groups.size} samples whose they are, and holds {num_samples}; say it of each one."
+        )
+    found, numbers = np.unique(groups, return_inverse=True)
+    return numbers.astype(np.int64), tuple(map(str, found.tolist()))
+
+
+def in_stored_layout(inputs: np.ndarray, where: Path | str, vocabulary: int = 0) -> np.ndarray:
     """Bytes are images, (N, H, W), (N, H, W, ch) or (N, ch, H, W), and become (N, H, W, ch). Other numbers must be
-    floats and are passed on as they are, as float32; in images of floats the channels come first."""
+    floats and are passed on as they are, as float32; in images of floats the channels come first. With a
+    vocabulary they are tokens, whole numbers (N, L)."""
     inputs = np.asarray(inputs)
+    if vocabulary:
+        return _tokens(inputs, vocabulary, where)
     if inputs.dtype == np.uint8 and inputs.ndim in (3, 4):
         images = inputs[..., None] if inputs.ndim == 3 else inputs
         return images.transpose(0, 2, 3, 1) if _has_channels_only_at(images, 1) else images
@@ -61,8 +101,24 @@ def in_stored_layout(inputs: np.ndarray, where: Path | str) -> np.ndarray:
         )
     raise UserError(
         f"{where} has inputs of type {inputs.dtype} and shape {inputs.shape}; images must be uint8 (N, H, W) or "
-        "(N, H, W, ch), other data floats (N, ...)."
+        "(N, H, W, ch), other data floats (N, ...); whole numbers (N, L) are texts where `vocabulary` beside them "
+        "says how many tokens there are."
     )
+
+
+def _tokens(inputs: np.ndarray, vocabulary: int, where: Path | str) -> np.ndarray:
+    if inputs.dtype.kind not in "iu" or inputs.ndim != 2:
+        raise UserError(
+            f"{where} has a vocabulary of {vocabulary} tokens but inputs of type {inputs.dtype} and shape "
+            f"{inputs.shape}; texts are whole numbers (N, L), 0 behind their end."
+        )
+    smallest, largest = int(inputs.min(initial=0)), int(inputs.max(initial=0))
+    if smallest < 0 or largest >= vocabulary:
+        raise UserError(
+            f"{where} has tokens from {smallest} to {largest}, but its vocabulary of {vocabulary} goes from 0 to "
+            f"{vocabulary - 1}; set vocabulary to {largest + 1} or more, and leave negative numbers out."
+        )
+    return inputs.astype(np.int32)
 
 
 def number_classes(

@@ -4,13 +4,39 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from fedsim.data.inputs import Kind
 from fedsim.errors import UserError
 
 Allocate = Callable[[tuple[int, ...], type], np.ndarray]
 """Gives an array of this shape and type in the cache file itself, so that no reader needs a second copy."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How texts become tokens, and how sets are prepared whose published preparation has a fault: as in `Data`."""
+
+    text: str = ""
+    """Column of a table that holds texts."""
+    vocabulary: int = 0
+    length: int = 0
+    tokenizer: str = ""
+    group: str = ""
+    """Column of a table that says whose sample a row is."""
+    published: bool = False
+
+    def of_texts(self) -> dict[str, object]:
+        """What was asked for that only texts can give, by its name in the config."""
+        given = {
+            "text": self.text,
+            "vocabulary": self.vocabulary,
+            "sequence_length": self.length,
+            "tokenizer": self.tokenizer,
+        }
+        return {name: value for name, value in given.items() if value}
 
 
 @dataclass(frozen=True)
@@ -25,6 +51,13 @@ class Decoded:
     """(M, 2): training and test samples of each client, where the files hold a ready-made partition."""
     class_names: tuple[str, ...] = ()
     """Where the source has names for its classes, in the order of their numbers."""
+    kind: Kind | Literal[""] = ""
+    vocabulary: int = 0
+    """As in `Dataset`."""
+    groups: np.ndarray | None = None
+    """(N,): whose sample each one is, from 0 on, where the source knows it: a person, a domain."""
+    group_names: tuple[str, ...] = ()
+    """In the order of these numbers, such as `subject 1`."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +74,12 @@ class Source:
     """The published partition merges training and test set, except where this is set (Tiny-ImageNet)."""
     has_columns: bool = False
     """A table, so `data.label` may say which column holds the classes."""
+    is_text: bool = False
+    """Texts, so `data.vocabulary` and its like have a meaning."""
+    has_preparations: bool = False
+    """There are two, so `data.preparation` has a meaning."""
+    shape: tuple[int, ...] = ()
+    """What a sample's vector is to be, where the user says so (`data.shape`)."""
     computed: bool = False
     """What `read` gives may change without its files, so it is called anew, see `store`."""
 

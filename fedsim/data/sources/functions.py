@@ -13,29 +13,29 @@ from typing import Any
 
 import numpy as np
 
-from fedsim import own_code
 from fedsim.data.sources import npz
-from fedsim.data.sources.arrays import Part, assemble
+from fedsim.data.sources.arrays import Part, Told, assemble
 from fedsim.data.sources.base import Allocate, Decoded, Source
 from fedsim.data.sources.images import to_array
 from fedsim.errors import UserError
+from fedsim.own import loading, spelling
 
 
 def find(text: str, side: int = 0) -> Source:
     """The file is imported here, so that one that is broken or lacks the name is known at once."""
-    place, name = own_code.split(text)
-    value, file = own_code.load(place, name), Path(str(own_code.load_module(place).__file__))
-    settings = f"{file} {own_code.sha256(place)}"
+    place, name = spelling.split(text)
+    value, file = loading.load(place, name), Path(str(loading.load_module(place).__file__))
+    settings = f"{file} {loading.sha256(place)}"
     return Source(
         partial(read, value, text, file, side), settings=settings, name=f"{file.stem}-{name}", computed=True
     )
 
 
 def read(value: Any, text: str, file: Path, side: int, allocate: Allocate) -> Decoded:
-    with own_code.explained(f"{text} failed", file):
+    with loading.explained(f"{text} failed", file):
         made = value() if callable(value) else value
-        parts, names = _parts(made, text, side)
-    return assemble(parts, text, allocate, class_names=names)
+        parts, told = _parts(made, text, side)
+    return assemble(parts, text, allocate, told=told)
 
 
 def read_samples(dataset: Any, where: str, side: int = 0) -> Part:
@@ -69,7 +69,7 @@ def read_samples(dataset: Any, where: str, side: int = 0) -> Part:
     return inputs, np.array(labels)
 
 
-def _parts(made: Any, where: str, side: int) -> tuple[list[Part], tuple[str, ...]]:
+def _parts(made: Any, where: str, side: int) -> tuple[list[Part], Told]:
     if isinstance(made, Mapping):
         return npz.choose(made, where)
     if _is_dataset(made):
@@ -77,11 +77,11 @@ def _parts(made: Any, where: str, side: int) -> tuple[list[Part], tuple[str, ...
     if isinstance(made, tuple | list) and made:
         if len(made) <= 2 and all(map(_is_dataset, made)):
             names = getattr(made[0], "classes", ())  # torchvision's data sets have them
-            return [read_samples(own, where, side) for own in made], tuple(map(str, names))
+            return [read_samples(own, where, side) for own in made], Told(class_names=tuple(map(str, names)))
         if len(made) == 2 and all(isinstance(own, tuple | list) and len(own) == 2 for own in made):
-            return [_arrays(own) for own in made], ()
+            return [_arrays(own) for own in made], Told()
         if len(made) in (2, 4):
-            return [_arrays(made[first : first + 2]) for first in range(0, len(made), 2)], ()
+            return [_arrays(made[first : first + 2]) for first in range(0, len(made), 2)], Told()
     raise UserError(
         f"{where} gave {_described(made)}; it must give (x, y) or (x_train, y_train, x_test, y_test), a "
         "dictionary of these, or a torch Dataset or a pair of them."

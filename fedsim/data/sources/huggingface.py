@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedsim.data.sources import tables
-from fedsim.data.sources.arrays import Part, assemble
+from fedsim.data.sources.arrays import Part, Told, assemble
 from fedsim.data.sources.base import Allocate, Decoded, Source
 from fedsim.data.sources.functions import read_samples
 from fedsim.errors import UserError
@@ -47,9 +47,9 @@ def read(parts: list[Any], where: str, label: str, side: int, allocate: Allocate
             )
         if columns:
             made = [read_part(part, columns[0], label, where, side) for part in parts]
-            return assemble(made, where, allocate, class_names=names)
+            return assemble(made, where, allocate, told=Told(class_names=names))
     frames = [part.to_pandas() for part in parts]
-    return assemble(tables.parts_of(frames, label, where), where, allocate, class_names=names)
+    return assemble(tables.parts_of(frames, label, where), where, allocate, told=Told(class_names=names))
 
 
 def _load(name: str) -> Any:

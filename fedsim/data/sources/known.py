@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedsim.data.sources import archives, folders, idx, synthetic
+from fedsim.data.inputs import InputShape
+from fedsim.data.sources import archives, folders, idx, sensors, synthetic, texts
 from fedsim.data.sources.base import Source
 from fedsim.data.sources.download import Download
 
@@ -12,7 +13,7 @@ from fedsim.data.sources.download import Download
 class Sizes:
     """Of a data set as it is published, so that work can be planned before any file is there."""
 
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...]  # of what is no image an InputShape
     num_classes: int
     num_samples: int
     smallest_class: int
@@ -26,11 +27,13 @@ class Known:
     folders: tuple[str, ...]
     """Below each data folder, in this order; "." is the data folder itself."""
     find: Callable[..., Source | None]
-    """Called with a folder and the number of classes, and with `side` for images that come as files."""
+    """Called with a folder and the number of classes, with `side` for images that come as files, and with `wish`
+    for texts and signals."""
     archives: tuple[str, ...] = ()
     """Names of .npz files that are accepted beside its own."""
     side: int | None = None
     """Side of the images, where they come as files."""
+    takes_wish: bool = False
     system_folder: str = ""
     train_only: bool = False
     download: Download | None = None
@@ -38,6 +41,29 @@ class Known:
 
 
 KNOWN = {
+    "ag_news": Known(
+        Sizes(InputShape((texts.LENGTH,), "tokens", texts.VOCABULARY), 4, 127_600, 31_900),
+        ("ag_news_csv", "ag_news"),
+        texts.find_ag_news,
+        takes_wish=True,
+        remedy="put the publisher's folder ag_news_csv (train.csv, test.csv) into a folder and name that one with "
+        "--data-dir",
+    ),
+    "har": Known(
+        Sizes(InputShape((9, 1, sensors.HAR_STEPS), "signal"), 6, 10_299, 1406),
+        ("UCI HAR Dataset", "har"),
+        sensors.find_har,
+        takes_wish=True,
+        remedy='unpack "UCI HAR Dataset" of the UCI repository into a folder and name that one with --data-dir',
+    ),
+    "pamap2": Known(
+        Sizes(InputShape((9, 3, sensors.PAMAP2_WINDOW), "signal"), 12, 13_000, 300),
+        ("PAMAP2_Dataset", "pamap2"),
+        sensors.find_pamap2,
+        takes_wish=True,
+        remedy="unpack PAMAP2_Dataset (Protocol/subject101.dat, ...) of the UCI repository into a folder and name "
+        "that one with --data-dir",
+    ),
     "cifar10": Known(
         Sizes((3, 32, 32), 10, 60_000, 6000),
         ("cifar-10-batches-py", "."),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.data.sources.arrays import Part, assemble
+from fedsim.data.sources.arrays import Part, Told, assemble
 from fedsim.data.sources.base import Allocate, Decoded, Source, reading
 from fedsim.errors import UserError
 
@@ -17,6 +17,10 @@ LABELS = ("y", "labels", "label", "targets", "target")
 TEST = ("test", "val", "valid", "validation")
 CLASSES = ("classes", "class_names", "label_names")
 """What arrays may be called, in any case: x_train or train_x, x_test or test_x; x alone where there is one set."""
+GROUPS = ("groups", "group", "subjects", "subject", "domains", "domain")
+"""Whose sample each one is, where a natural partition is wanted; of both sets or of none."""
+VOCABULARY = ("vocabulary", "vocab_size")
+"""How many tokens there are: whole numbers are texts then."""
 
 
 def find(path: Path, num_classes: int | None = None) -> Source | None:
@@ -27,20 +31,28 @@ def read(path: Path, num_classes: int | None, allocate: Allocate) -> Decoded:
     with reading(path), zipfile.ZipFile(path):  # numpy would take what is no archive for a pickle
         pass
     with reading(path), np.load(path, allow_pickle=False) as archive:
-        parts, names = choose(archive, path)
-        return assemble(parts, path, allocate, num_classes=num_classes, class_names=names)
+        parts, told = choose(archive, path)
+        return assemble(parts, path, allocate, num_classes=num_classes, told=told)
 
 
-def choose(arrays: Mapping[str, Any], where: Path | str) -> tuple[list[Part], tuple[str, ...]]:
-    """The training set, the test set where there is one, and the names of the classes where they are given."""
+def choose(arrays: Mapping[str, Any], where: Path | str) -> tuple[list[Part], Told]:
+    """The training set, the test set where there is one, and what else is told of them."""
     keys = {key.lower(): key for key in arrays}
-    part = "train" if _find(keys, INPUTS, "train") else ""
-    parts = [_choose_part(arrays, keys, part, where)]
-    for test in TEST:
-        if part and len(parts) == 1 and _find(keys, INPUTS, test):
-            parts.append(_choose_part(arrays, keys, test, where))
-    names = _find(keys, CLASSES, "")
-    return parts, tuple(map(str, np.asarray(arrays[names]).tolist())) if names else ()
+    names = ["train" if _find(keys, INPUTS, "train") else ""]
+    names += [test for test in TEST if names[0] and _find(keys, INPUTS, test)][:1]
+    parts = [_choose_part(arrays, keys, name, where) for name in names]
+    classes, vocabulary = _find(keys, CLASSES, ""), _find(keys, VOCABULARY, "")
+    groups = [np.asarray(arrays[key]) for name in names if (key := _find(keys, GROUPS, name))]
+    if groups and len(groups) < len(parts):
+        raise UserError(
+            f"{where} says of one of its two sets whose samples they are and not of the other; add both, such as "
+            "subjects_train and subjects_test."
+        )
+    return parts, Told(
+        class_names=tuple(map(str, np.asarray(arrays[classes]).tolist())) if classes else (),
+        groups=np.concatenate(groups) if groups else None,
+        vocabulary=int(np.asarray(arrays[vocabulary]).item()) if vocabulary else 0,
+    )
 
 
 def _choose_part(arrays: Mapping[str, Any], keys: Mapping[str, str], part: str, where: Path | str) -> Part:

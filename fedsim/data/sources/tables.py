@@ -1,15 +1,18 @@
-"""Tables of numbers with a column of classes: a .csv file, or a folder with train.csv and test.csv."""
+"""Tables with a column of classes: a .csv file, or a folder with train.csv and test.csv. The other columns are
+numbers, or one of them holds texts."""
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsim.data.sources.arrays import Part, assemble
-from fedsim.data.sources.base import Allocate, Decoded, Source, reading
+from fedsim.data.sources import texts
+from fedsim.data.sources.arrays import Part, Told, assemble, number_classes, number_groups
+from fedsim.data.sources.base import Allocate, Decoded, Source, Wish, reading
 from fedsim.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
@@ -20,21 +23,64 @@ LABEL_COLUMNS = ("label", "target", "class", "y")
 _PARTS = ("train.csv", "test.csv")
 
 
-def find(path: Path, label: str = "") -> Source | None:
-    return _source((path,), label) if path.is_file() else None
+def find(path: Path, label: str = "", wish: Wish | None = None) -> Source | None:
+    return _source((path,), label, wish or Wish()) if path.is_file() else None
 
 
-def find_folder(folder: Path, label: str = "") -> Source | None:
+def find_folder(folder: Path, label: str = "", wish: Wish | None = None) -> Source | None:
     files = tuple(path for name in _PARTS if (path := folder / name).is_file())
-    return _source(files, label) if files and files[0].name == _PARTS[0] else None
+    return _source(files, label, wish or Wish()) if files and files[0].name == _PARTS[0] else None
 
 
-def _source(files: tuple[Path, ...], label: str) -> Source:
-    return Source(partial(read, files, label), files, settings=f"label {label}", has_columns=True)
+def _source(files: tuple[Path, ...], label: str, wish: Wish) -> Source:
+    if wish.text:
+        settings = f"label {label} {texts.settings(wish)}"
+        return Source(partial(read_texts, files, label, wish), files, settings, has_columns=True, is_text=True)
+    settings = f"label {label}" + (f" group {wish.group}" if wish.group else "")
+    return Source(partial(read, files, label, wish.group), files, settings, has_columns=True)
 
 
-def read(files: Sequence[Path], label: str, allocate: Allocate) -> Decoded:
-    return assemble(parts_of([_read_csv(path) for path in files], label, files[0]), files[0], allocate)
+def read(files: Sequence[Path], label: str, group: str, allocate: Allocate) -> Decoded:
+    frames = [_read_csv(path) for path in files]
+    groups = _take_groups(frames, group, files)
+    return assemble(parts_of(frames, label, files[0]), files[0], allocate, told=Told(groups=groups))
+
+
+def _take_groups(frames: "list[DataFrame]", group: str, files: Sequence[Path]) -> np.ndarray | None:
+    """Whose row each one is; its column is taken out of the tables."""
+    if not group:
+        return None
+    found = []
+    for number, (path, frame) in enumerate(zip(files, frames, strict=True)):
+        if group not in frame.columns:
+            raise UnknownName(f"column in {path} called", group, map(str, frame.columns))
+        if frame[group].isna().any():
+            row = int(frame[group].isna().to_numpy().argmax())
+            raise UserError(f"{path} has no {group} in row {row + 1}; fill it in or leave the row out.")
+        frames[number] = frame.drop(columns=group)
+        found.append(frame[group].to_numpy())
+    return np.concatenate(found)
+
+
+def read_texts(files: Sequence[Path], label: str, wish: Wish, allocate: Allocate) -> Decoded:
+    """One column of texts; all others but the classes are left alone."""
+    frames = [_read_csv(path) for path in files]
+    groups, group_names = number_groups(_take_groups(frames, wish.group, files), sum(map(len, frames)), files[0])
+    label = label_column(list(frames[0].columns), label, files[0])
+    for path, frame in zip(files, frames, strict=True):
+        for column in (wish.text, label):
+            if column not in frame.columns:
+                raise UnknownName(f"column in {path} called", column, map(str, frame.columns))
+    if wish.text == label:
+        raise UserError(
+            f"{label} of {files[0]} cannot be texts and classes; name the other one with --set data.label=NAME."
+        )
+    labels = np.concatenate([_classes(frame[label], label, files[0]) for frame in frames])
+    numbers, names = number_classes(labels, files[0])
+    names = names or tuple(map(str, range(int(numbers.max()) + 1)))
+    parts = [frame[wish.text].fillna("").astype(str).tolist() for frame in frames]
+    read_in = texts.decoded(parts, numbers, names, wish, allocate)
+    return replace(read_in, groups=groups, group_names=group_names)
 
 
 def parts_of(frames: "Sequence[DataFrame]", label: str, where: Path | str) -> list[Part]:
@@ -87,7 +133,8 @@ def _numbers(frame: "DataFrame", label: str, where: Path | str) -> np.ndarray:
     if text:
         raise UserError(
             f"{where} has text in {_listed(text)}; features must be numbers, so leave these columns out or encode "
-            f"them, and if {label} is not the label, name it with --set data.label=NAME."
+            f"them, and if {label} is not the label, name it with --set data.label=NAME; to learn from a text, "
+            "name its column with --set data.text=NAME."
         )
     for column in frame:
         if frame[column].isna().any():

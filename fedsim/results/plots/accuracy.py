@@ -1,9 +1,7 @@
-"""Accuracy: by round, by what it cost on the wire, and of every client. Of one run or of several together.
+"""Accuracy: by round, by what it cost on the wire, and of every client. Of several runs in compared.py.
 
 Dimensions: M clients, R rounds.
 """
-
-from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
@@ -11,13 +9,15 @@ from pandas import DataFrame, Series
 from fedsim.metrics import KNOWN, describe
 from fedsim.results.load import LoadedRun
 from fedsim.results.plots import drawing
-from fedsim.results.plots.drawing import INK, PALETTE, comparison, plot
+from fedsim.results.plots.drawing import INK, PALETTE, plot
+from fedsim.results.retimed import over_profiles, seconds_until
 from fedsim.results.wording import size
 
 WIDE_RANGE = 20
 """From this ratio on between the costs of several runs, a linear axis would squeeze the cheap ones together."""
 MAX_NUMBERED_CLIENTS = 30
 BYTES = "bytes on the wire, up and down"
+VIRTUAL_SECONDS = "seconds of the virtual clock"
 
 
 @plot(
@@ -54,7 +54,30 @@ def draw_by_bytes(run: LoadedRun) -> Figure | None:
     if run.best is None or not len(run.ledger):
         return None
     shares = accuracy_by_bytes(run)
-    return _curves([(f"{shares.iloc[-1]:.1f} %\n{size(int(shares.index[-1]))}", shares)], BYTES)
+    figure, axes = drawing.new_axes()
+    drawing.bytes_axis(axes)
+    label = f"{shares.iloc[-1]:.1f} %\n{size(int(shares.index[-1]))}"
+    drawing.draw_lines(axes, [(label, shares)], x_label=BYTES, y_label="accuracy, %")
+    return figure
+
+
+@plot(
+    "accuracy_over_links", "Accuracy by time over links",
+    "As time would go by over six kinds of links, by the virtual clock: every client on a device of its own, with "
+    "computing as measured.",
+)  # fmt: skip
+def draw_over_links(run: LoadedRun) -> Figure | None:
+    if run.best is None or not len(run.ledger):
+        return None
+    shares = 100 * run.series("accuracy")
+    lines = {link: seconds_until(times) for (link, _), times in over_profiles(run).items()}
+    figure, axes = drawing.new_axes()
+    ends = [until[shares.index[-1]] for until in lines.values()]
+    if max(ends) > WIDE_RANGE * min(ends) > 0:
+        axes.set_xscale("log")
+    drawn = [(link, shares.set_axis([until[round] for round in shares.index])) for link, until in lines.items()]
+    drawing.draw_lines(axes, drawn, x_label=VIRTUAL_SECONDS, y_label="accuracy, %")
+    return figure
 
 
 @plot(
@@ -80,36 +103,6 @@ def draw_clients(run: LoadedRun) -> Figure | None:
     if numbered:
         for row, last in enumerate(shares_MR.ffill(axis=1).iloc[:, -1]):
             axes.text(num_rounds - 0.35, row, f"{100 * last:.0f}", va="center", fontsize=7.5, color=INK)
-    return figure
-
-
-@comparison("accuracy_by_round", "Accuracy by round", "The number beside a name is the run's last accuracy.")
-def compare_by_round(runs: Mapping[str, LoadedRun]) -> Figure | None:
-    return _compare({name: 100 * run.series("accuracy") for name, run in runs.items()}, "round")
-
-
-@comparison(
-    "accuracy_by_bytes", "Accuracy by bytes",
-    "All that a method had sent up and down when the accuracy was measured, with framing and headers.",
-)  # fmt: skip
-def compare_by_bytes(runs: Mapping[str, LoadedRun]) -> Figure | None:
-    """Of all runs that have a wire."""
-    return _compare({name: accuracy_by_bytes(run) for name, run in runs.items() if len(run.ledger)}, BYTES)
-
-
-def _compare(series: Mapping[str, Series], x_label: str) -> Figure | None:
-    lines = [(f"{name} {shares.iloc[-1]:.1f}", shares) for name, shares in series.items() if len(shares)]
-    return _curves(lines, x_label, width=7.2, height=4.0) if lines else None
-
-
-def _curves(lines: Sequence[tuple[str, Series]], x_label: str, **inches: float) -> Figure:
-    figure, axes = drawing.new_axes(**inches)
-    if x_label == BYTES:
-        largest = [shares.index[-1] for _, shares in lines]
-        if max(largest) > WIDE_RANGE * min(largest) > 0:
-            axes.set_xscale("log")
-        drawing.bytes_axis(axes)
-    drawing.draw_lines(axes, lines, x_label=x_label, y_label="accuracy, %")
     return figure
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ SERIES = [{"color": colour, "linestyle": line} for line in ("-", "--", ":", "-."
 """Of the lines in one picture: 32 that differ."""
 WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
 """Small, so that letters stay readable where a phone shrinks the picture to its own width."""
+COMPARISON_INCHES = 7.2
+"""Several runs need more room."""
+_fitted: ContextVar[tuple[float, float | None] | None] = ContextVar("fitted", default=None)
 
 _STYLE = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
@@ -69,7 +73,7 @@ class Plot:
 
 
 class Comparison(Plot):
-    """A picture of several runs, given by the names that they are to be shown with."""
+    """A picture of several runs, which it is given as a `groups.Runs`."""
 
 
 def plot(name: str, title: str, caption: str, *, wide: bool = False) -> Callable[[Draw], Plot]:
@@ -87,8 +91,28 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(_STYLE)
 
 
-def new_figure(width: float = WIDTH_INCHES, height: float = HEIGHT_INCHES) -> Figure:
+@contextmanager
+def fitted(width: float, height: float | None = None) -> Iterator[None]:
+    """All pictures that are drawn inside have this width, whatever they ask for."""
+    token = _fitted.set((width, height))
+    try:
+        yield
+    finally:
+        _fitted.reset(token)
+
+
+def width_of(wanted: float) -> float:
+    """What a picture of this width will have."""
+    found = _fitted.get()
+    return found[0] if found else wanted
+
+
+def new_figure(width: float = WIDTH_INCHES, height: float = HEIGHT_INCHES, *, scale_height: bool = True) -> Figure:
     """Without pyplot, so that nothing depends on a display."""
+    if found := _fitted.get():
+        # Letters keep their size, so a smaller picture must not lose all of its height.
+        scaled = height * max(0.65, min(1.0, found[0] / width)) if scale_height else height
+        width, height = found[0], found[1] or scaled
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -125,7 +149,7 @@ def draw_lines(
     x_label: str = "round",
     y_label: str = "",
     from_zero: bool = False,
-    size: float = 8,
+    size: float = 0,
     **common: Any,
 ) -> None:
     """(label, values by their place on the x-axis), each with its label at its end; gaps are bridged."""
@@ -147,8 +171,9 @@ def draw_lines(
     label_ends(axes, ends, size)
 
 
-def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, ColorType]], size: float = 8) -> None:
+def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, ColorType]], size: float = 0) -> None:
     """Write (x, y, text, colour) right of the ends of lines, moved apart where they would overlap."""
+    size = size or matplotlib.rcParams["font.size"] - 1
     found = sorted(ends, key=lambda end: end[1])
     if not found:
         return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedsim.results.groups import Runs
 from fedsim.results.load import LoadedRun
 from fedsim.results.plots.drawing import comparison, place_axes, plot, spread
 
@@ -36,15 +37,16 @@ def draw_generated(run: LoadedRun) -> Figure | None:
 
 @comparison(
     "generated_images", "Generated images",
-    "A client's own images, and what the generators made for the same classes in the last round.",
+    "A client's own images, and what the generators made for the same classes in the last round of one run each.",
 )  # fmt: skip
-def compare_generated(runs: Mapping[str, LoadedRun], client: int = 0) -> Figure | None:
-    recorded = {name: images for name, run in runs.items() if (images := run.records("images"))}
+def compare_generated(runs: Runs, client: int = 0) -> Figure | None:
+    firsts = runs.firsts
+    recorded = {name: images for name, run in firsts.items() if (images := run.records("images"))}
     if len(recorded) < 2:
         return None
     from fedsim.data import Federation
 
-    own = own_images(Federation(runs[next(iter(recorded))].experiment).client(client))
+    own = own_images(Federation(firsts[next(iter(recorded))].experiment).client(client))
     classes = spread(sorted(own), MAX_CLASSES)
     rows = {f"client {client}": np.stack([own[label] for label in classes])}
     for name, images in recorded.items():

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 from threadpoolctl import threadpool_limits
 
+from fedsim.results.groups import Runs
 from fedsim.results.load import LoadedRun
 from fedsim.results.plots import drawing
 from fedsim.results.plots.drawing import INK, MUTED, PALETTE, PAPER, comparison, plot
@@ -67,6 +68,24 @@ def draw_margins(run: LoadedRun) -> Figure | None:
 
 
 @plot(
+    "norms", "Lengths of features and prototypes",
+    "Mean length of the clients' features of test samples, and of the global prototypes as clients use them; the "
+    "band goes from the shortest prototype to the longest.",
+)  # fmt: skip
+def draw_norms(run: LoadedRun) -> Figure | None:
+    features, prototypes = run.series("feature_norm"), run.series("prototype_norm")
+    if not len(features) or not len(prototypes):
+        return None
+    figure, axes = drawing.new_axes()
+    shortest, longest = run.series("prototype_norm_min"), run.series("prototype_norm_max")
+    axes.fill_between(shortest.index, shortest, longest, color=PALETTE[1], alpha=0.14, linewidth=0)
+    drawing.draw_lines(
+        axes, [("features", features), ("prototypes", prototypes)], y_label="length", from_zero=True
+    )
+    return figure
+
+
+@plot(
     "class_margins", "Margins by class",
     "Left: of each global prototype. Right: after the last round, beside the largest that any client has.",
     wide=True,
@@ -95,9 +114,11 @@ def draw_margin_lines(axes: Axes, margins_RC: DataFrame, y_label: str) -> None:
     )
 
 
-@comparison("margins", "Prototype margins", "The distance of a prototype to the nearest other one.")
-def compare_margins(runs: Mapping[str, LoadedRun]) -> Figure | None:
-    rows = {name: margins_by_round(run) for name, run in runs.items()}
+@comparison(
+    "margins", "Prototype margins", "The distance of a prototype to the nearest other one, in one run each."
+)
+def compare_margins(runs: Runs) -> Figure | None:
+    rows = {name: margins_by_round(run) for name, run in runs.firsts.items()}
     if sum(len(margins) > 0 for margins in rows.values()) < 2:
         return None
     figure = drawing.new_figure(width=7.6, height=3.6)

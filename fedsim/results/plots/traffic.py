@@ -9,7 +9,7 @@ from fedsim.results.plots import drawing
 from fedsim.results.plots.drawing import MUTED, PALETTE, plot
 from fedsim.results.wording import audit_line, size
 
-OVERHEAD = ("index", "header", "experiment", "handshake", "heartbeat", "unknown")
+OVERHEAD = ("index", "header", "experiment", "handshake", "unknown")
 """Payloads that are no knowledge: drawn last, after all that a method means to send."""
 
 

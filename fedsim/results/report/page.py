@@ -14,7 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedsim import __version__
 from fedsim.errors import UserError
-from fedsim.results.load import LoadedRun, load
+from fedsim.results.groups import collect
+from fedsim.results.load import load
 from fedsim.results.plots import gallery
 from fedsim.results.report import tables
 
@@ -29,23 +30,12 @@ def write_report(folder: Path) -> Path:
     return _write(folder / FILE_NAME, page)
 
 
-def write_comparison(folders: Sequence[Path], out: Path) -> Path:
-    """Several runs on one page; their common pictures go into a folder beside it."""
-    runs = named_runs(folders)
+def write_comparison(folders: Sequence[Path], out: Path) -> tuple[Path, Sequence[str]]:
+    """Several runs on one page; their common pictures go into a folder beside it. Also says what was left out."""
+    runs = collect(folders)
     pictures = gallery.draw(gallery.COMPARISONS, runs, out.with_name(f"{out.stem}_plots"))
-    page = _render("comparison.html", runs=runs, title=f"{len(runs)} runs compared", pictures=pictures)
-    return _write(out, page)
-
-
-def named_runs(folders: Sequence[Path]) -> dict[str, LoadedRun]:
-    """By the names of their folders, or by their paths where names are not enough."""
-    resolved = [folder.resolve() for folder in folders]
-    for folder in folders:
-        if resolved.count(folder.resolve()) > 1:
-            raise UserError(f"the run {folder} is given twice; give each run once.")
-    names = [folder.name for folder in resolved]
-    distinct = len(set(names)) == len(names)
-    return {name if distinct else str(folder): load(folder) for name, folder in zip(names, folders, strict=True)}
+    page = _render("comparison.html", runs=runs, title=f"{len(runs.runs)} runs compared", pictures=pictures)
+    return _write(out, page), runs.left_out
 
 
 def _render(template: str, **values: Any) -> str:

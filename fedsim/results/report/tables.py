@@ -13,14 +13,21 @@ from markupsafe import Markup
 from pandas import DataFrame
 
 from fedsim.config import Experiment
-from fedsim.metrics import describe, further_shares, percent
+from fedsim.metrics import GPU_PEAK_BYTES, describe, further_shares, percent
+from fedsim.results.groups import Group, Runs
 from fedsim.results.load import LEVELS, LoadedRun
 from fedsim.results.plots.timing import seconds as seconds_of
 from fedsim.results.plots.traffic import by_payload
-from fedsim.results.wording import audit_line, counted, difference_line, size
+from fedsim.results.settings import METHOD
+from fedsim.results.settings import text as setting_text
+from fedsim.results.tables.formats import plain
+from fedsim.results.tables.grid import Description, build
+from fedsim.results.wording import audit_line, counted, cut_line, difference_line, size
 
 PURPOSES = ("method", "evaluation", "setup", "control", "total")
 WAYS = ("up", "down")
+DECODED = "decoded_bytes"
+"""The ledger's column for arrays as both ends have them in memory: only where some travel in an encoding."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ def _seconds(value: float) -> str:
 Format = Callable[[Any], str]
 _FORMATS: Mapping[str, Format] = {
     **dict.fromkeys(("best", "last", "share", "overhead"), percent),
-    **dict.fromkeys(("up", "down"), size),
+    **dict.fromkeys(("up", "down", "GPU memory"), size),
     **dict.fromkeys(("seconds", "train s / round"), _seconds),
     "last loss": "{:.4f}".format,
     "cores": "{:.2f}".format,
@@ -110,6 +117,7 @@ def clients(run: LoadedRun) -> Table:
         "last": measured["accuracy"].last(),
         "last loss": measured["loss"].last(),
         "train s / round": run.timings.groupby("client")["train"].mean(),
+        **_gpu_memory(run),
         **run.ledger.pivot_table("wire_bytes", "client", "direction", aggfunc="sum").reindex(columns=WAYS),
     }
     formats = dict(_FORMATS)
@@ -119,10 +127,18 @@ def clients(run: LoadedRun) -> Table:
     return _table(DataFrame(columns, index=everyone), formats)
 
 
+def _gpu_memory(run: LoadedRun) -> dict[str, pandas.Series]:
+    """The most that each client had of its GPU; nothing of runs on CPUs."""
+    if GPU_PEAK_BYTES not in run.timings:
+        return {}
+    return {"GPU memory": run.timings.groupby("client")[GPU_PEAK_BYTES].max()}
+
+
 def costs(run: LoadedRun) -> Table:
     """Purpose and direction -> the four levels, and what the wire adds to the payload; sums at the end."""
     ledger = pandas.concat([run.ledger, run.ledger.assign(purpose="total")])
-    sums = ledger.groupby(["purpose", "direction"])[list(LEVELS)].sum()
+    levels = [level for level in (*LEVELS, DECODED) if level in ledger]
+    sums = ledger.groupby(["purpose", "direction"])[levels].sum()
     rows = [(purpose, way) for purpose in PURPOSES for way in WAYS if (purpose, way) in sums.index]
     payload = sums["payload_bytes"].where(sums["payload_bytes"] > 0)
     frame = sums.assign(overhead=sums["wire_bytes"] / payload - 1).loc[rows].reset_index(names=["purpose", "way"])
@@ -131,15 +147,24 @@ def costs(run: LoadedRun) -> Table:
 
 
 def payloads(run: LoadedRun) -> Table:
-    """Payload -> elements and wire bytes, both ways."""
-    elements, wire_bytes = by_payload(run, "elements"), by_payload(run, "wire_bytes")
-    return _table(elements.add_prefix("elements ").join(wire_bytes.add_prefix("wire bytes ")).reset_index())
+    """Payload -> elements and wire bytes, both ways; where any were encoded also in what, and their bytes."""
+    coded = {DECODED: "decoded bytes ", "payload_bytes": "payload bytes "} if DECODED in run.ledger else {}
+    frame = by_payload(run, "elements").add_prefix("elements ")
+    for level, prefix in (coded | {"wire_bytes": "wire bytes "}).items():
+        frame = frame.join(by_payload(run, level).add_prefix(prefix))
+    frame = frame.reset_index()
+    if coded:
+        wire = dict(run.experiment.wire or {})
+        frame.insert(1, "encoding", [str(wire.get(payload, "–")) for payload in frame["payload"]])
+    return _table(frame)
 
 
 def kernel_check(run: LoadedRun) -> list[str]:
     """One sentence, and one more for every difference; empty where there was no wire."""
     audit = (run.summary or {}).get("audit")
-    return [audit_line(audit), *map(difference_line, audit["differences"])] if audit else []
+    if not audit:
+        return []
+    return [audit_line(audit), *map(cut_line, audit.get("cut", [])), *map(difference_line, audit["differences"])]
 
 
 def timings(run: LoadedRun) -> Table:
@@ -174,7 +199,21 @@ def config(experiment: Experiment) -> list[tuple[str, list[tuple[str, str, bool]
     ]
 
 
-def comparison(runs: Mapping[str, LoadedRun]) -> Table:
+def summary(runs: Runs) -> tuple[Table, Sequence[str]]:
+    """One row for each group of runs: mean ± deviation over its seeds; and what must be known to read it."""
+    costs = ("bytes_up", "bytes_down") if any(len(run.ledger) for run in runs.runs) else ()
+    metrics = ("accuracy", "worst_tenth", "client_deviation", *costs, "seconds")
+    grid = build(runs.finished, Description(rows=runs.varied or [METHOD], columns=[], metrics=metrics))
+    texts = {1: Markup("<strong>{}</strong>"), 2: Markup("<u>{}</u>"), 0: Markup("{}")}
+    rows = [
+        [*labels, *(texts[cell.place].format(plain(grid, cell)) for cell in cells)]
+        for labels, cells in zip(grid.rows, grid.cells, strict=True)
+    ]
+    headings = [*grid.row_titles, *(" ".join(heading) for heading in grid.headings)]
+    return Table(headings, rows, grid.row_titles), grid.notes
+
+
+def comparison(runs: Runs) -> Table:
     """One row a run."""
     stopped = Markup('{} <span class="bad">(stopped early)</span>')
     rows = [
@@ -190,23 +229,53 @@ def comparison(runs: Mapping[str, LoadedRun]) -> Table:
             **{way: run.wire_bytes(way) for way in WAYS},
             "seconds": run.seconds,
         }
-        for name, run in runs.items()
+        for name, run in zip(_names(runs.runs), runs.runs, strict=True)
     ]
     return _table(DataFrame(rows))
 
 
-def differences(runs: Mapping[str, LoadedRun]) -> Table:
-    """The options that are not the same in all runs that have them; a dash where a run's method does not."""
+def _names(runs: Sequence[LoadedRun]) -> list[str]:
+    """Of their folders, or their paths where names are not enough."""
+    names = [run.name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.path) for run in runs]
+
+
+def provenance(run: LoadedRun) -> Table:
+    """Where its numbers come from."""
+    return Table(["", "value"], [list(item) for item in run.provenance.items()], ["value"])
+
+
+def differences(runs: Runs) -> Table:
+    """The options that are not the same in all groups that have them; a dash where a method does not. Below
+    them, what else is not the same: versions, machine, data, code."""
     flat = {
-        name: {
-            f"{section}.{key}": _plain(value) or None
-            for section, options in msgspec.to_builtins(run.experiment).items()
-            for key, value in options.items()
+        label: {
+            **{key: setting_text(key, value) or None for key, value in group.settings.items()},
+            **_provenance(group),
         }
-        for name, run in runs.items()
+        for label, group in zip(runs.labels, runs.groups, strict=True)
     }
     frame = DataFrame(flat)
     return _table(frame[frame.nunique(axis=1) > 1].reset_index(names="option"))
+
+
+def _provenance(group: Group) -> dict[str, str]:
+    """What all runs of a group have in common; the command says what options say, and runs have one each."""
+    facts: dict[str, dict[str, None]] = {}
+    for run in group.runs.values():
+        for fact, value in run.provenance.items():
+            facts.setdefault(fact, {})[value] = None
+    return {
+        fact: next(iter(values)) if len(values) == 1 else "not the same in all runs"
+        for fact, values in facts.items()
+        if fact != "command"
+    }
+
+
+def meanings(run: LoadedRun) -> list[tuple[str, str]]:
+    """Of the run's metrics that need words."""
+    known = [(name, describe(name).meaning) for name in run.metrics.columns]
+    return [(name, meaning) for name, meaning in known if meaning]
 
 
 def _plain(value: Any) -> str:

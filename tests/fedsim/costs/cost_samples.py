@@ -22,7 +22,7 @@ def flow(way="up", **changes):
 
 
 def audit(**changes):
-    return {"connections": 2, "agree": 2, "checked": 2, "differences": [], "heartbeats": 0, **changes}
+    return {"connections": 2, "agree": 2, "checked": 2, "differences": [], "cut": [], **changes}
 
 
 def formulae_of(name):

@@ -78,3 +78,22 @@ def test_a_class_that_only_the_dropped_batch_holds_is_not_counted():
     client_sizes = [len(setting().federation.client(client).train) for client in range(4)]
     letters = costs.letters_of(setting(batch_size=max(client_sizes) + 1))
     assert letters["ΣC"] == letters["U"] == 0
+
+
+def test_bytes_follow_from_shapes_and_encodings():
+    """K = 8: a row of prototypes is eight numbers, what they are scaled by, and the number of the class."""
+    layer = {
+        "run": {"clients": 2},
+        "data": {"dataset": "digits", "partition": "iid", "samples_per_class": 20},
+        "model": {"feature_dim": 8},
+    }
+    experiment = config.build([layer, {"method": {"name": "fedproto"}, "wire": {"prototypes": "int8"}}])
+    setting = assembly.setting_of(experiment, assembly.check(experiment))
+    held = [len(costs.classes_covered(setting, client)) for client in range(2)]
+    anyone = costs.letters_of(setting)["U"]
+    own = assembly.contract_of(experiment)
+    found = costs.payload_bytes(setting, own, assembly.encodings_of(experiment))
+    row = 8 + 4 + 4
+    assert found == {"up": sum(held) * row, "down": 2 * anyone * row, "setup_up": 0, "setup_down": 0}
+    plain = config.build([layer, {"method": {"name": "fedproto"}}])
+    assert costs.payload_bytes(setting, own, assembly.encodings_of(plain))["up"] == sum(held) * (4 * 8 + 4)

@@ -18,7 +18,7 @@ from fedsim.errors import UserError
 
 LETTERS = (
     *("M", "C", "K", "ΣC", "U", "ch", "h", "w", "Np", "Nb"),
-    *("kept", "inputs", "model", "head", "gen", "aux", "f", "H"),
+    *("kept", "inputs", "model", "head", "gen", "aux", "f", "H", "common", "seen"),
 )
 PAIRS = "M*C*(ch*h*w + H)"
 
@@ -31,6 +31,11 @@ STATED: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("fednh", {}, ("M*model + (K + 1)*ΣC", "M*(model + K*C)")),
     ("fml", {}, ("M*aux", "M*aux")),
     ("fedkd", {}, ("M*f", "M*f")),
+    ("fedmrl", {}, ("M*common", "M*common")),
+    ("fedl2g", {}, ("M*seen*K", "M*K*C")),
+    ("fedl2g", {"guide": "logits"}, ("M*seen*C", "M*C*C")),
+    ("fedmd", {}, ("M*Np*C", "M*Np*C")),
+    ("fedmd", {"public_data": "sent"}, ("M*Np*C", "M*Np*C", "0", "M*Np*inputs")),
     ("lg_fedavg", {}, ("M*head", "M*head")),
     ("fedgh", {}, ("K*ΣC", "M*head")),
     ("fedgen", {}, ("M*head", "M*(head + gen)", "M*C", "M*C")),

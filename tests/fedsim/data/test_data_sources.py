@@ -146,6 +146,37 @@ def test_own_npz_of_numbers(tmp_path):
     assert dataset.input_shape == (5,)
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "found"), [("1x2x3", 0, (1, 2, 3)), ("3x2", 0, (3, 2)), ("1x2x3", 4, (1, 4, 4))]
+)
+def test_vectors_become_what_the_user_says_they_are(tmp_path, shape, size, found):
+    table = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    np.savez(tmp_path / "table.npz", x_train=table, y_train=np.arange(8) % 2)
+    dataset = store.open_dataset(str(tmp_path / "table.npz"), image_size=size, shape=shape).dataset
+    assert dataset.input_shape == found
+    if not size:
+        assert np.array_equal(dataset.inputs, table.reshape(8, *found))
+    plain = store.open_dataset(str(tmp_path / "table.npz")).dataset
+    assert plain.input_shape == (6,) and plain.fingerprint != dataset.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("shape", "complaint"),
+    [
+        (
+            "2x2",
+            "data.shape = 2x2 is for samples of 4 numbers each, but a sample of table has 6 numbers; unset it",
+        ),
+        ("wide", "data.shape = 'wide' is not valid; write 1x28x28 for images"),
+        ("0x6", "data.shape = '0x6' is not valid"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused(tmp_path, shape, complaint):
+    np.savez(tmp_path / "table.npz", x_train=np.zeros((8, 6)), y_train=np.arange(8) % 2)
+    with pytest.raises(UserError, match=complaint):
+        store.open_dataset(str(tmp_path / "table.npz"), shape=shape)
+
+
 def test_the_small_tiny_imagenet_counts_as_tiny_imagenet(tmp_path, write_npz):
     write_npz("tiny_imagenet_small")
     stored = store.open_dataset("tiny_imagenet", str(tmp_path))

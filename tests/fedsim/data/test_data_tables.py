@@ -79,7 +79,7 @@ def test_a_folder_of_two_tables(tmp_path):
         (
             "name,city,age,label\nAnn,Rome,3,0\nBob,Oslo,4,1\n", "",
             "has text in the columns name, city; features must be numbers, so leave these columns out or encode "
-            "them, and if label is not the label, name it with --set data.label=NAME.",
+            "them, and if label is not the label, name it with --set data.label=NAME; to learn from a text,",
         ),
         ("x,label\n1,a\n2,b\n", "lable", "called 'lable'; did you mean label?"),
         ("x,label\n1,a\n,b\n", "", "has no value for x in row 2; fill it in or leave the row out."),

@@ -128,7 +128,7 @@ def test_bytes_are_for_images_only():
     spiral = {"dataset": "spiral", "public_samples": 20}
     options = {"public_data": "sent", "public_dtype": "uint8"}
     assert refusal(data=spiral, method=options) == (
-        "method.public_dtype = uint8 needs images, and samples of spiral are other numbers; use float32."
+        "method.public_dtype = uint8 does not fit samples of spiral, which are 2 numbers; use float32."
     )
 
 

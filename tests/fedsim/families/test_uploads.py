@@ -5,6 +5,7 @@ import pytest
 import torch
 from toys import CPU
 
+from fedsim import assembly, config
 from fedsim.equations.class_vectors import ClassMeans, ClassVectors
 from fedsim.errors import ContractError
 from fedsim.families.uploads import class_means, mean_of, mean_per_class, pack, stack_uploads
@@ -96,3 +97,31 @@ def test_clients_count_by_their_samples_or_alike():
     uploads = [Upload(0, 30, {"head": vectors[0]}), Upload(1, 10, {"head": vectors[1]})]
     assert mean_of(uploads, "head", "mean").tolist() == [3, 1]
     assert mean_of(uploads, "head", "weighted").tolist() == [2, 1.5]
+
+
+# --------------------------------------------------------------------------------- before the start
+
+
+def notes(method: str, batch_size: int = 1, **options: object) -> list[str]:
+    experiment = config.build(
+        [
+            {
+                "run": {"clients": 80, "participation": 0.5},
+                "data": {"partition": "iid"},
+                "train": {"batch_size": batch_size},
+                "method": {"name": method, **options},
+            }
+        ]
+    )
+    return assembly.notes(experiment, assembly.check(experiment))
+
+
+def test_a_server_of_very_many_steps_is_told_of_with_their_number():
+    (note,) = notes("fedtgp", server_epochs=200)  # half of 80 clients, most of which hold all classes
+    assert note.startswith(
+        "the server will take about 76,800 steps a round: 200 epochs over 384 uploaded rows in mini-batches of 1, "
+        "which is the clients' batch size, as published; a larger method.server_batch_size takes fewer"
+    )
+    (note,) = notes("fedgh", batch_size=10, server_epochs=200, server_batch_size=1)
+    assert "in mini-batches of 1; a larger" in note
+    assert notes("fedtgp") == notes("fedtgp", batch_size=10, server_epochs=200) == notes("fedproto") == []

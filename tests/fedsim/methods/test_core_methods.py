@@ -95,7 +95,8 @@ def test_training_lowers_the_loss_and_learns(toy, method):
 @pytest.mark.parametrize("method", ["fedproto", "fedtgp", "protonorm"])
 def test_nothing_is_tested_before_there_are_prototypes(toy, method):
     some = toy(method)
-    assert [client.evaluate() for client in some.clients] == [{"correct": 0, "tested": 0}] * 4
+    found = [client.evaluate() for client in some.clients]
+    assert [(counts["correct"], counts["tested"]) for counts in found] == [(0, 0)] * 4
     some.play(1)
     some.clients[0].receive(1, some.down)
     assert some.clients[0].evaluate()["tested"] == len(some.clients[0].data.test)

@@ -51,7 +51,7 @@ def test_what_travels(federation):
 def test_sent_samples_give_the_bits_of_known_ones(federation):
     known, sent = federation(), federation(public_data="sent")
     assert sent.setup()["public"].shape == (NUM_PUBLIC, 6)
-    assert sent.contract.payloads() - known.contract.payloads() == {Payload.IMAGES}
+    assert sent.contract.payloads() - known.contract.payloads() == {Payload.SAMPLES}
     assert known.play(2) == sent.play(2)
     for name, array in known.down.items():
         np.testing.assert_array_equal(array, sent.down[name])

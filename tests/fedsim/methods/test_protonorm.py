@@ -51,7 +51,7 @@ def test_alignment_off_is_the_mean_and_with_normalize_its_direction(toy):
 
 @pytest.mark.parametrize(
     ("options", "scale"),
-    [({}, 100.0), ({"prototype_scale": 400.0}, 400.0), ({"upscaling": False}, 1.0)],
+    [({}, 20.0), ({"prototype_scale": 400.0}, 400.0), ({"upscaling": False}, 1.0)],
 )
 def test_upscaling_happens_on_the_client(toy, options, scale):
     client = toy("protonorm", **options).clients[0]
@@ -69,6 +69,15 @@ def test_options_reach_the_alignment(toy):
     assert riesz.metrics["energy"] == pytest.approx(3 / np.sqrt(3), rel=1e-3)
 
 
+@pytest.mark.parametrize(("round", "scale", "warns"), [(10, 100.0, True), (9, 100.0, False), (10, 5.0, False)])
+def test_features_far_shorter_than_the_scale_are_said_once(toy, round, scale, warns):
+    warning = toy("protonorm", prototype_scale=scale).server.aggregate(round, uploads()).warning
+    assert bool(warning) == warns
+    if warns:
+        length = np.mean([np.linalg.norm(upload.arrays["prototypes"], axis=1).mean() for upload in uploads()])
+        assert f"are {length:.3g} long" in warning and "lower method.prototype_scale" in warning
+
+
 def test_predictions_do_not_depend_on_the_scale(toy):
     small, large = toy("protonorm", prototype_scale=1.0), toy("protonorm", prototype_scale=300.0)
     down = small.server.aggregate(0, uploads()).down
@@ -76,3 +85,4 @@ def test_predictions_do_not_depend_on_the_scale(toy):
         one.receive(0, down)
         other.receive(0, down)
         assert one.evaluate() == other.evaluate()
+        assert one.evaluate()["tested"] > 0

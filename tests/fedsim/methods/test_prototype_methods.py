@@ -169,6 +169,11 @@ def prepared(toy, **options):
     return client, rows, features, labels
 
 
+def counts(client, prefix="") -> tuple[int, int]:
+    found = client.evaluate()
+    return found[f"{prefix}correct"], found[f"{prefix}tested"]
+
+
 def correct_by_loops(features, labels, rows, ids) -> int:
     nearest = [ids[np.argmin([np.linalg.norm(f - row) for row in rows])] for f in features]
     return sum(a == b for a, b in zip(nearest, labels, strict=True))
@@ -177,7 +182,7 @@ def correct_by_loops(features, labels, rows, ids) -> int:
 def test_evaluation_by_nearest_global_prototype(toy):
     client, rows, features, labels = prepared(toy)
     expected = correct_by_loops(features, labels, rows, [0, 1, 3, 4])
-    assert client.evaluate() == {"correct": expected, "tested": len(labels)}
+    assert counts(client) == (expected, len(labels))
 
 
 def test_evaluation_uses_the_scaled_prototypes(toy):
@@ -189,17 +194,17 @@ def test_evaluation_uses_the_scaled_prototypes(toy):
 def test_evaluation_restricted_to_local_classes(toy):
     client, rows, features, labels = prepared(toy, restrict_to_local_classes=True)
     expected = correct_by_loops(features, labels, rows[1:3], [1, 3])
-    assert client.evaluate() == {"correct": expected, "tested": len(labels)}
+    assert counts(client) == (expected, len(labels))
 
 
 def test_evaluation_by_local_prototype(toy):
     client, *_ = prepared(toy, evaluate_by="local_prototype")
-    assert client.evaluate() == {"correct": 0, "tested": 0}
+    assert counts(client) == (0, 0)
     client.train(0)
     arrays = client.upload()
     features, labels = features_by_hand(client.model, client.data.test, len(client.data.test))
     expected = correct_by_loops(features, labels, arrays["prototypes"], arrays["class_ids"])
-    assert client.evaluate() == {"correct": expected, "tested": len(labels)}
+    assert counts(client) == (expected, len(labels))
 
 
 def test_evaluation_by_logits_needs_no_prototypes(toy):
@@ -207,7 +212,37 @@ def test_evaluation_by_logits_needs_no_prototypes(toy):
     data = client.data.test
     with torch.no_grad():
         predicted = client.model(torch.from_numpy(data.dataset.inputs[data.indices])).argmax(dim=1).numpy()
-    assert client.evaluate() == {"correct": int((predicted == data.labels).sum()), "tested": len(data)}
+    assert counts(client) == (int((predicted == data.labels).sum()), len(data))
+    assert counts(client, "prototype_") == (0, 0)
+    assert not any(name.startswith("logit_") for name in client.evaluate())
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedtgp", "protonorm"])
+def test_both_read_outs_and_the_lengths_behind_them_every_round(toy, method):
+    options = {"server_epochs": 2} if method == "fedtgp" else {}
+    some = toy(method, **options)
+    some.play(2)
+    client = some.clients[0]
+    client.receive(2, some.down)
+    features, labels = features_by_hand(client.model, client.data.test, len(client.data.test))
+    with torch.no_grad():
+        by_logits = client.model.head(torch.from_numpy(features)).argmax(dim=1).numpy()
+    found = client.evaluate()
+    assert counts(client, "logit_") == (int((by_logits == labels).sum()), len(labels))
+    rows = client.global_prototypes.vectors_CK.numpy()
+    ids = client.global_prototypes.present_C.nonzero().squeeze(1).numpy()
+    assert counts(client) == (correct_by_loops(features, labels, rows[ids], ids), len(labels))
+    assert found["feature_norm"] == pytest.approx(np.linalg.norm(features, axis=1).mean(), rel=1e-5)
+    norms = np.linalg.norm(rows[ids], axis=1)
+    reported = some.steps[-1].metrics
+    assert reported["prototype_norm"] == pytest.approx(norms.mean(), rel=1e-5)
+    assert reported["prototype_norm_min"] == pytest.approx(norms.min(), rel=1e-5)
+    assert reported["prototype_norm_max"] == pytest.approx(norms.max(), rel=1e-5)
+
+
+def test_logits_are_read_out_before_there_are_prototypes(toy):
+    client = toy("fedtgp").clients[0]
+    assert counts(client) == (0, 0) and counts(client, "logit_")[1] == len(client.data.test)
 
 
 # ------------------------------------------------------------------------------------------- server half
@@ -238,6 +273,9 @@ def test_margins_of_every_round_are_recorded(toy):
     assert step.metrics == {
         "margin_max": pytest.approx(9.0),
         "margin_mean": pytest.approx((9 + 2 * apart) / 3),
+        "prototype_norm": pytest.approx((9 + apart) / 3),
+        "prototype_norm_min": pytest.approx(0.0),
+        "prototype_norm_max": pytest.approx(9.0),
     }
     other = np.sqrt(29)
     np.testing.assert_allclose(step.records["client_margins"], [5, 5, other, other, 9, np.nan], rtol=1e-6)

@@ -8,6 +8,7 @@ from fedsim.presets.tables import Printed, parse_printed, plain, preset_layers
 
 COUNTS = {
     # preset: numbers that the paper prints, dashes that it prints
+    "fedtgp-claim1": (3 * 3, 0),
     "fedtgp-table1": (7 * 8, 0),
     "fedtgp-table2": (5 * 8 + 2 * 6, 2 * 2),
     "fedtgp-table3": (7 * 3, 0),
@@ -75,7 +76,7 @@ def test_all_printed_numbers_are_there():
         cells = presets.load(name).cells()
         if any(cell.printed or cell.dash for cell in cells):
             counted[name] = (sum(cell.printed is not None for cell in cells), sum(bool(c.dash) for c in cells))
-            assert all(cell.printed or cell.dash for cell in cells)
+            assert name in OURS or all(cell.printed or cell.dash for cell in cells)
     assert counted == COUNTS
 
 
@@ -84,6 +85,9 @@ def test_tables_without_runs_name_a_command():
     assert without == WITHOUT_RUNS
     assert all(presets.load(name).see for name in without)
 
+
+OURS = {"fedtgp-claim1"}
+"""Comparisons that no paper makes, with its numbers where it has them."""
 
 # Read off the papers by eye, at least one of each table, with a preference for corners.
 PRINTED = [

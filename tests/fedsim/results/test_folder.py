@@ -100,6 +100,16 @@ def test_timings_have_a_column_for_each_step(folder):
     ]
 
 
+def test_the_memory_of_a_gpu_has_a_column_where_there_is_one(folder):
+    folder.add_timings(0, {0: {"train": 0.5}})
+    folder.add_timings(1, {0: {"train": 0.5, "gpu_peak_bytes": 4096.0}})
+    assert lines(folder, "timings.csv") == [
+        "round,client,receive,evaluate,train,upload,save,round_trip,gpu_peak_bytes",
+        "0,0,,,0.5,,,,",
+        "1,0,,,0.5,,,,4096.0",
+    ]
+
+
 def test_timings_of_the_server_have_a_row_for_each_part(folder):
     fill(folder, range(1))
     assert lines(folder, "server_timings.csv") == [
@@ -221,3 +231,10 @@ def test_the_summary_comes_back(folder):
     summary = {"best_accuracy": 0.1 + 0.2, "accuracy_by_round": {"0": None}, "reason": "ü"}
     folder.write_summary(summary)
     assert folder.summary() == summary == json.loads((folder.path / "summary.json").read_text())
+
+
+def test_folders_of_runs_without_heartbeats_can_still_be_read(folder):
+    config = folder.path / "config.toml"
+    config.write_text(config.read_text().replace("heartbeat_seconds = 5.0", "heartbeat_seconds = 0.0"))
+
+    assert folder.experiment() == EXPERIMENT

@@ -32,8 +32,8 @@ def replace(path, name, old, new):
 
 def test_a_run_is_read_with_its_types(path):
     run = load(path)
-    assert (run.name, run.method, run.num_rounds) == ("some run", "fedproto", 2)
-    assert run.title == "fedproto on spiral, 3 clients, 2 rounds"
+    assert (run.name, run.method, run.num_rounds) == ("some run", "FedProto", 2)
+    assert run.title == "FedProto on spiral, 3 clients, 2 rounds"
     assert run.experiment.run.rounds == 2 and run.experiment.data.dataset == "spiral"
     assert run.metrics["round"].tolist() == [0, 1, 2] and run.metrics["round"].dtype == np.int64
     np.testing.assert_array_equal(run.metrics["accuracy"], [np.nan, 4 / 13, 9 / 13])

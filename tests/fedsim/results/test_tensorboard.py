@@ -4,9 +4,16 @@ import math
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2, list_session_groups
+from tensorboard.plugins.hparams.backend_context import Context
 
-from fedsim.results.tensorboard import FILE_NAME, EventFile
+from fedsim.config import Experiment, build
+from fedsim.results.trackers.tensorboard import FILE_NAME, EventFile
 from nodes.server.events import EventLog
 
 
@@ -63,13 +70,61 @@ def test_nothing_to_forget(tmp_path):
     assert not (tmp_path / FILE_NAME).exists()
 
 
-def test_every_finished_round_of_a_run_is_an_event(tmp_path):
-    log = EventLog(tmp_path / "events.jsonl")
+def test_every_finished_round_of_a_run_is_an_event_with_numbers_in_groups(tmp_path):
+    (tmp_path / "clients.csv").write_text("round,client,correct,tested,loss,ece\n")
+    log = EventLog(tmp_path / "events.jsonl", experiment=Experiment())
     log.say("asked", round=0, client=1)
-    log.say("round_finished", round=0, accuracy=None, train_loss=2.5, clients=3)
+    log.say("round_finished", round=0, accuracy=None, train_loss=2.5, clients=3, ece=0.5, server_loss=1)
     log.say("round_finished", round=1, accuracy=0.25, train_loss=None, clients=3, wire_bytes_up=4096)
     log.close()
-    assert [item[:2] for item in scalars(tmp_path, "accuracy")] == [(1, 0.25)]
-    assert [item[:2] for item in scalars(tmp_path, "train_loss")] == [(0, 2.5)]
-    assert [item[:2] for item in scalars(tmp_path, "clients")] == [(0, 3.0), (1, 3.0)]
-    assert [item[:2] for item in scalars(tmp_path, "wire_bytes_up")] == [(1, 4096.0)]
+    assert [item[:2] for item in scalars(tmp_path, "accuracy/accuracy")] == [(1, 0.25)]
+    assert [item[:2] for item in scalars(tmp_path, "clients/train_loss")] == [(0, 2.5)]
+    assert [item[:2] for item in scalars(tmp_path, "clients/clients")] == [(0, 3.0), (1, 3.0)]
+    assert [item[:2] for item in scalars(tmp_path, "clients/ece")] == [(0, 0.5)]
+    assert [item[:2] for item in scalars(tmp_path, "server/server_loss")] == [(0, 1.0)]
+    assert [item[:2] for item in scalars(tmp_path, "bytes/wire_up")] == [(1, 4096.0)]
+
+
+def test_the_hparams_page_knows_the_settings_and_how_a_run_ended(tmp_path):
+    """As TensorBoard's own page is made: sessions of one family are one group."""
+    for seed in (1, 2):
+        folder = tmp_path / f"run-{seed}"
+        folder.mkdir()
+        experiment = build(
+            [{"method": {"name": "fedtgp", "tau": 7}, "run": {"seed": seed}, "train": {"shuffle": True}}]
+        )
+        log = EventLog(folder / "events.jsonl", experiment=experiment)
+        log.say("round_finished", round=0, accuracy=0.5)
+        log.say("finished", summary={"completed": seed == 1})
+        log.close()
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    multiplexer.Reload()
+    context = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(tmp_path))))
+    request = api_pb2.ListSessionGroupsRequest(
+        slice_size=9, allowed_statuses=list(api_pb2.Status.values()), include_metrics=True
+    )
+    found = list_session_groups.Handler(RequestContext(), context, "", request).run()
+    (group,) = found.session_groups
+    assert group.hparams["method.tau"].number_value == 7
+    assert group.hparams["method.name"].string_value == "fedtgp"
+    assert group.hparams["train.shuffle"].bool_value is True
+    assert "cluster.slots" not in group.hparams
+    assert {session.name: session.status for session in group.sessions} == {
+        "run-1": api_pb2.STATUS_SUCCESS, "run-2": api_pb2.STATUS_FAILURE,
+    }  # fmt: skip
+
+
+def test_a_file_that_cannot_be_written_does_not_harm_the_run(tmp_path):
+    (tmp_path / FILE_NAME).mkdir()
+    log = EventLog(tmp_path / "events.jsonl", experiment=Experiment())
+    log.say("round_finished", round=0, accuracy=0.5)
+    log.say("round_finished", round=1, accuracy=0.5)
+    log.close()
+    assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 2
+
+
+def test_whoever_wants_no_file_has_none(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl", experiment=build([{"cluster": {"track": ""}}]))
+    log.say("round_finished", round=0, accuracy=0.5)
+    log.close()
+    assert not (tmp_path / FILE_NAME).exists()

@@ -135,10 +135,56 @@ def test_a_hundred_classes_come_near_the_distance_of_orthogonal_vectors():
     torch.testing.assert_close(result.prototypes_nK.norm(dim=1), torch.ones(100))
 
 
-def test_stops_after_ten_small_changes_and_not_before_iteration_twenty():
+def published_stop(start: np.ndarray, max_iterations: int = 500) -> tuple[np.ndarray, int]:
+    """Algorithm 1 in all K features with the stopping rule of the published runs; also the iterations made.
+
+    The mean norm of the forces of iteration i (from 0), rounded to four decimals, is f_i. f_10 is kept; for i > 10
+    a counter grows where f_i equals f_(i-1) and is 0 again otherwise; at 10 it is over.
+    """
+    c = start / np.linalg.norm(start, axis=1, keepdims=True)
+    velocity, lr, last, count = np.zeros_like(c), 0.1, None, 0
+    for i in range(max_iterations):
+        differences = c[:, None] - c[None]
+        squares = (differences**2).sum(axis=2) + 1e-10
+        force = (differences / squares[:, :, None]).sum(axis=1)
+        velocity = 0.9 * velocity + lr * force
+        c = c + velocity
+        c /= np.linalg.norm(c, axis=1, keepdims=True)
+        if i % 10 == 0:
+            lr *= 0.95
+        f = round(float(np.linalg.norm(force, axis=1).mean()), 4)
+        if i == 10:
+            last = f
+        elif i > 10:
+            count = count + 1 if f == last else 0
+            last = f
+            if count >= 10:
+                return c, i + 1
+    return c, max_iterations
+
+
+@pytest.mark.parametrize(
+    ("num", "dim", "seed"), [(100, 64, 0), (40, 16, 1), (40, 64, 2), (10, 64, 3), (12, 4, 4), (5, 3, 5)]
+)
+def test_stops_where_the_published_rule_does(num, dim, seed):
+    start = points(num, dim, seed)
+    result = align(start)
+    expected, iterations = published_stop(start.numpy())
+    assert result.iterations == iterations
+    np.testing.assert_allclose(result.prototypes_nK.numpy(), expected, atol=1e-6)
+
+
+def test_a_slow_drift_is_no_rest():
+    """With as many classes as here the force changes by less than half a unit each time, and yet goes on."""
+    result = align(points(100, 64))
+    assert result.iterations > 60
+    assert torch.pdist(result.prototypes_nK).min() > 1.1
+
+
+def test_stops_after_ten_equal_forces_and_not_before_iteration_twenty():
     simplex = unit(torch.eye(4, dtype=torch.float64) - 0.25)  # already at rest
     result = align(simplex)
-    assert (result.iterations, result.converged) == (20, True)
+    assert (result.iterations, result.converged) == (21, True)
     # At rest the force is radial: Σ_k (1 − cos)/(2 − 2 cos) = (n − 1)/2 along the point itself.
     assert result.mean_force == pytest.approx(1.5, rel=1e-6)
     assert not align(points(30, 64), max_iterations=5).converged

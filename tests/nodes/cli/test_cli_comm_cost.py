@@ -33,9 +33,7 @@ def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) ->
     assert str(caught.value).startswith(sentence[:-1])
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--rounds", "0"), ("--heartbeat", "0.01"), ("--image-type", "jpeg"), ("--project", "0")]
-)
+@pytest.mark.parametrize("arguments", [("--rounds", "0"), ("--image-type", "jpeg"), ("--project", "0")])
 def test_values_out_of_range_are_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(click.BadParameter):
         run(*arguments)
@@ -59,10 +57,8 @@ def test_settings_of_methods_are_kept_apart() -> None:
         "feature_dim",
         "batch_size",
         "seed",
-        "heartbeat",
     )
-    options = {**dict.fromkeys(names), "beta": 0.5, "heartbeat": 2.0}
+    options = {**dict.fromkeys(names), "beta": 0.5}
     layers, method_options = _layers(("method.tau=5", "data.min_samples=3", "method.name_=x"), options)
     assert method_options == {"tau": 5, "name_": "x"}
     assert {"data": {"beta": 0.5}} in layers and {"data": {"min_samples": 3}} in layers
-    assert {"cluster": {"heartbeat_seconds": 2.0}} in layers

@@ -44,6 +44,7 @@ def test_show_prints_what_every_client_holds_and_draws_it(tmp_path):
     assert names == [f"digits_iid_3_{kind}" for kind in kinds]
 
 
+@pytest.mark.process  # a run asks git where the code comes from
 def test_show_has_the_defaults_of_run_and_the_counts_of_its_report(tmp_path):
     """The report's tables come from partition.csv; a client's classes are those that it trains on."""
     shown = rows_of(run(f"show --out {tmp_path / 'out'}"))[:10]
@@ -99,3 +100,16 @@ def test_list_names_the_data_sets():
     output = run("list").output
     assert all(name in output for name in ("cifar10", "cifar100", "digits", "flowers102", "fmnist"))
     assert all(name in output for name in ("mnist", "spiral", "svhn", "tiny_imagenet"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--partition iid --beta 0.5", "data.beta = 0.5 has no effect on data.partition = iid; leave it out, or"),
+        ("--set data.classes_per_client=3", "set the partition to pathological."),
+    ],
+)
+def test_an_option_of_another_partition_is_refused(line, said):
+    with pytest.raises(UserError) as refused:
+        run(f"show --dataset digits --clients 3 {line}")
+    assert said in str(refused.value)

@@ -71,6 +71,13 @@ def test_doctor_names_packages_that_are_missing():
     assert rest.text.startswith("numpy ")
 
 
+def test_doctor_warns_of_another_package_of_the_same_name(monkeypatch):
+    assert list(doctor.check_namesake()) == []
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: {"fedsim": "0.9.1"}[name])
+    (finding,) = doctor.check_namesake()
+    assert finding.level == "problem" and "0.9.1" in finding.text and "pip uninstall fedsim" in finding.remedy
+
+
 def test_doctor_looks_for_data_without_downloading(tmp_path, monkeypatch):
     import numpy as np
 
@@ -120,6 +127,13 @@ def test_completion_knows_commands_options_and_presets():
     assert completed("reproduce", "fedtgp-table1") == tables
     assert completed("presets", "protonorm-figure2") == {"protonorm-figure2"}
     assert completed("reproduce", "--scale", "q") == {"quick"}
+    assert completed("run", "--method", "fedt") == {"fedtgp"}
+    assert completed("run", "--dataset", "dig") == {"digits"}
+    assert completed("run", "--model-group", "CNN2,htcnn") == {"CNN2,HtCNN8"}
+    assert completed("run", "--preset", "fedtgp-table1") == tables
+    assert completed("methods", "fedpr") == {"fedproto", "fedprotokd", "fedprox"}
+    assert completed("models", "show", "ht0") == {"Ht0"} and completed("check", "spi") >= {"spiral"}
+    assert completed("run", "--method", "./my") == {"./my"}, "a file, which the shell completes itself"
 
 
 def test_every_command_has_an_example_in_its_help():

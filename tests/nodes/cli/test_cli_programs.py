@@ -35,17 +35,17 @@ def test_the_version_needs_no_installation(python: Start):
 
 
 def test_clients_without_a_server_say_so_once_each(python: Start):
-    connect = ("--connect", "tcp://127.0.0.1:1", "--patience", "0.3")
+    connect = ("--connect", "tcp://127.0.0.1:1", "--patience", "1", "--heartbeat", "1")
     command = python("-m", "nodes.client", *connect, "--ids", "0-1")
     assert command.wait() == EXIT_NO_SERVER
     assert sorted(command.stdout.splitlines()) == [
-        f"client {i}: no server at tcp://127.0.0.1:1 for 0.3 s; giving up." for i in range(2)
+        f"client {i}: no server at tcp://127.0.0.1:1 for 1 s: nothing listens there; giving up." for i in range(2)
     ]
     assert command.stderr == ""
 
 
 def test_a_client_with_a_log_of_its_own_is_spoken_for(python: Start, tmp_path):
-    connect = ("--connect", "tcp://127.0.0.1:1", "--patience", "0.3", "--ids", "7")
+    connect = ("--connect", "tcp://127.0.0.1:1", "--patience", "1", "--heartbeat", "1", "--ids", "7")
     command = python("-m", "nodes.client", *connect, "--logs", "logs")
     assert command.wait() == EXIT_NO_SERVER
     assert (command.stdout, command.stderr) == ("", "client 7 exited with code 4\n")

@@ -28,11 +28,11 @@ def test_one_run_is_drawn_into_its_folder(tmp_path: Path) -> None:
 
 def test_several_runs_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
+    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two", method="local")
     assert report(one, two, "--out", "pages/c.html").output == "wrote pages/c.html\n"
     assert "2 runs compared" in Path("pages/c.html").read_text()
     assert not (one / "report.html").exists()
-    monkeypatch.setattr(report_page, "write_comparison", lambda runs, out: out)
+    monkeypatch.setattr(report_page, "write_comparison", lambda runs, out: (out, []))
     assert report(one, two).output == "wrote comparison.html\n"
 
 
@@ -59,7 +59,7 @@ def test_a_run_ends_with_its_report(python: Start, tmp_path: Path) -> None:
     run = python(RUN, *TINY, "--out", "run", FEDSIM_NO_REPORT="0").succeed()
     assert run.stdout.endswith("report in run/report.html\n")
     page = (tmp_path / "run" / "report.html").read_text()
-    assert page.count("<figure") == 11 and "the run is complete" in page
+    assert page.count("<figure") == 13 and "the run is complete" in page
 
 
 def test_a_run_may_do_without(python: Start, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`fedsim reproduce` and `fedsim sweep` as a user types them: real runs, interrupted and taken up again."""
 
 import csv
+import re
 import signal
 from pathlib import Path
 
@@ -68,6 +69,25 @@ def test_a_part_of_a_table_ends_with_ours_beside_the_papers(fedsim, tmp_path: Pa
     assert before == {path: path.stat().st_mtime_ns for path in before}, "nothing was run again"
 
 
+def test_several_at_once_have_the_same_bits_and_the_table_fills_while_they_run(fedsim, tmp_path: Path) -> None:
+    words = ("reproduce", "fedtgp-table10", "--scale", "quick", "--only", "lg-fedavg,fedproto,fedtgp,practical")
+    words = (*words, *TINY, "--set", "run.rounds=3", "--seeds", "1")
+    table = tmp_path / "two" / "fedtgp-table10-quick.csv"
+    two = fedsim(*words, "--out", tmp_path / "two", "--jobs", "2")
+    begun = wait_for(lambda: table.exists() and [row["ours_runs"] for row in table_of(table)], "there is no table")
+    assert two.wait(SLOW_SECONDS) == 0, two.stdout
+    assert "1" in begun, "written as soon as the first run is over"
+    assert [row["ours_runs"] for row in table_of(table)].count("1") == 3
+    assert " left, by the first rounds" in two.stdout
+    left = tmp_path / "one" / folders(tmp_path / "two")[0].name
+    left.mkdir(parents=True)
+    (left / "half").write_text("a run that was killed before its config was written")
+    one = fedsim(*words, "--out", tmp_path / "one")
+    assert one.wait(SLOW_SECONDS) == 0, one.stdout
+    assert [path.name for path in folders(tmp_path / "one")] == [path.name for path in folders(tmp_path / "two")]
+    assert [bits(p) for p in folders(tmp_path / "one")] == [bits(p) for p in folders(tmp_path / "two")]
+
+
 def test_ctrl_c_in_the_middle_and_the_same_command_again(fedsim, tmp_path: Path) -> None:
     """The second of three runs is interrupted after a checkpoint; it ends with the bits of one left alone."""
     words = ("reproduce", "protonorm-figure2", "--scale", "quick", "--seeds", "1", "--checkpoint-every", "2")
@@ -86,6 +106,7 @@ def test_ctrl_c_in_the_middle_and_the_same_command_again(fedsim, tmp_path: Path)
     command.send_to_all(signal.SIGINT)
     assert command.wait(SLOW_SECONDS) == 130
     assert "the same command goes on" in command.stdout and "Traceback" not in command.stderr
+    assert "failed" not in command.stdout, "what was stopped has not failed"
     assert len(folders(out)) == 2
 
     again = fedsim(*words, *only, *options, "--out", out)
@@ -125,8 +146,11 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(fedsim, tmp_path: Pat
         (["presets", "fedtgp-table99"], "there is no preset"),
         (["sweep", "--vary", "method.tau"], "--vary wants section.key=value,value"),
         (["reproduce", "fedtgp-table10", "--set", "run.seed=9"], "--set run.seed is what --seeds is for"),
-        (["sweep", "--vary", "run.seed=1,2"], "--seeds"),
+        (["sweep", "--vary", "run.seed=1,2"], "--vary run.seed is what --seeds is for"),
+        (["sweep", "--vary", "method.tau=1,2", "--set", "data.seed=9"], "is what --data-seeds is for"),
+        (["sweep", "--vary", "method.tau=1,2", "--data-seeds", "x"], "--data-seeds wants whole numbers"),
         (["sweep", "--vary", "method.tau=1,2", "--set", "run.seed=9"], "--set run.seed is what --seeds is for"),
+        (["sweep", "--vary", "method.tau=1,2", "--baseline", "3"], "there is no baseline '3'; known: 1, 2."),
         (["sweep", "--vary", "method.tua=1,2"], "did you mean method.tau"),
         (["run", "--preset", "fedtgp-table10/practical"], "add labels until it is one"),
     ],
@@ -141,23 +165,31 @@ def test_bad_input_is_one_sentence(fedsim, tmp_path: Path, words: list[str], mes
 def test_a_sweep_compares_values_over_seeds(fedsim, tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ("sweep", "--vary", "method.name=fedproto,local", "--vary", "train.lr=0.01,0.1", "--seeds", "1,2")
-    command = fedsim(*words, *TINY, "--rounds", "2", "--out", out)
+    command = fedsim(*words, *TINY, "--rounds", "2", "--out", out, "--baseline", "local", "--jobs", "2")
     assert command.wait(SLOW_SECONDS) == 0, command.stdout
     rows = table_of(out / "summary.csv")
-    assert [(row["method.name"], row["train.lr"]) for row in rows] == [
-        ("fedproto", "0.01"), ("fedproto", "0.1"), ("local", "0.01"), ("local", "0.1"),
-    ]  # fmt: skip
-    assert {row["ours_runs"] for row in rows} == {"2"} and len(folders(out)) == 8
-    assert all(f"{float(row['ours_mean']):.2f}" in command.stdout for row in rows)
+    assert [(row["method"], row["train.lr"], row["round"]) for row in rows] == [
+        (method, lr, which)
+        for method in ("Local", "FedProto")
+        for lr in ("0.01", "0.1")
+        for which in ("best", "last")
+    ]
+    assert {row["n"] for row in rows} == {"2"} and len(folders(out)) == 8
+    assert all(f"{float(row['mean']):.2f} ± {float(row['deviation']):.2f}" in command.stdout for row in rows)
+    assert "over 2 run seeds (1, 2) on one partition (data seed 1)" in command.stdout
+    assert all(
+        re.fullmatch(r"(fedproto|local)-spiral-lr0\.1?0?1?-seed[12]-\w{10}", path.name) for path in folders(out)
+    )
+    assert (out / "summary.tex").exists() and (out / "summary.md").exists()
     more = fedsim(*words[:-1], "1,2,3", *TINY, "--rounds", "2", "--out", out)
     assert more.wait(SLOW_SECONDS) == 0, more.stdout
     assert "8 finished, 0 begun, 4 new" in more.stdout
     # What is no accuracy is a plain number, as it was in the last round.
     loss = fedsim(*words[:-1], "1", *TINY, "--rounds", "2", "--out", out, "--metric", "train_loss")
     assert loss.wait(SLOW_SECONDS) == 0, loss.stdout
-    assert "last round" in loss.stdout and "%)" not in loss.stdout
+    assert "Train loss" in loss.stdout and "per cent" not in loss.stdout
     last = {load(path).best_and_last("train_loss").last for path in out.glob("*-seed1-*")}
-    assert {float(row["ours_mean"]) for row in table_of(out / "summary.csv")} == last
+    assert {float(row["mean"]) for row in table_of(out / "summary.csv")} == last
 
 
 def test_a_sweep_stops_at_the_first_run_that_lacks_the_metric(fedsim, tmp_path: Path) -> None:
@@ -176,7 +208,7 @@ def test_a_sweep_stops_at_the_first_run_that_lacks_the_metric(fedsim, tmp_path: 
     right = fedsim(*wrong[:-1], "client_mean_accuracy")
     assert right.wait(SLOW_SECONDS) == 0, right.stderr
     assert "1 finished, 0 begun, 1 new" in right.stdout
-    assert {row["ours_runs"] for row in table_of(out / "summary.csv")} == {"1"}
+    assert {row["n"] for row in table_of(out / "summary.csv")} == {"1"}
 
 
 def test_presets_are_listed_and_shown(fedsim) -> None:

@@ -10,13 +10,16 @@ import pytest
 import torch
 from loopback import Clock, LoopbackClient, LoopbackServer
 
+import nodes.work
 from fedsim import config
 from fedsim.contract import Contract, Field, Payload
+from fedsim.version import __version__
 from nodes.border import pack_experiment
 from nodes.checkpoint import client_files
-from nodes.client import node
+from nodes.client import own
 from nodes.client.node import EXIT_FAILED, EXIT_NO_SERVER, EXIT_REFUSED, ClientNode
 from nodes.client.options import ClientOptions
+from nodes.client.own import OwnWorker
 from nodes.launchers import processes
 from nodes.launchers.placement import Placement
 from protocol import messages
@@ -57,6 +60,9 @@ class Half:
         self.on_train()
         return self.metrics
 
+    def drops(self, round: int) -> bool:
+        return False
+
     def upload(self) -> dict[str, np.ndarray]:
         trained = np.full((1, 2), self.num_trained, np.float32)
         return {"prototypes": trained, "class_ids": np.array([1], np.int32)}
@@ -79,7 +85,9 @@ class Home:
         self.states = folder
         options = ClientOptions(connect="tcp://far:1", ids=[1], patience=patience, state_dir=folder)
         placement = Placement("rack " + 80 * "x", 2, cores=(5, 6))
-        self.node = ClientNode(1, options, placement, self.socket, self.clock)
+        self.node = ClientNode(
+            1, options, placement, self.socket, OwnWorker(1, placement, processes.Turnstile(1)), self.clock
+        )
 
     @property
     def half(self) -> Half:
@@ -113,6 +121,13 @@ class Home:
         """What the last answer brought: how often its sender had trained."""
         return float(self.arrived[-1].decoded.arrays["prototypes"][0, 0])
 
+    def deliver(self, round: int = 0, attempt: int = 0, **changes: Any) -> list[messages.Message]:
+        """Work whose turn comes later."""
+        return self.work(round, attempt, slot=-1, **changes)
+
+    def turn(self, round: int = 0, attempt: int = 0, run: str = "r") -> list[messages.Message]:
+        return self.tell(messages.Turn(run=run, round=round, attempt=attempt, slot=1))
+
 
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -134,8 +149,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned: list[int]) -> 
             made.halves.append(Half())
             return made.half
 
-        monkeypatch.setattr(node, "Federation", lambda _: SimpleNamespace(num_classes=3, input_shape=(1, 4, 4)))
-        monkeypatch.setattr(node.assembly, "make_client", make_client)
+        monkeypatch.setattr(own, "Federation", lambda _: SimpleNamespace(num_classes=3, input_shape=(1, 4, 4)))
+        monkeypatch.setattr(own.likeness, "facts_of", lambda _: {"torch": "2"})
+        monkeypatch.setattr(own.assembly, "make_client", make_client)
         return made
 
     return build
@@ -146,7 +162,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned: list[int]) -> 
 
 def test_it_greets_after_every_connection(home: Callable[..., Home]) -> None:
     at = home()
-    hello = messages.Hello(client=1, place=("rack " + 80 * "x")[:64], slots=2)
+    hello = messages.Hello(client=1, place=("rack " + 80 * "x")[:64], slots=2, version=__version__)
     at.node.step()
     assert at.heard() == [hello]
     at.node.step()
@@ -182,7 +198,7 @@ def test_it_takes_up_the_state_that_the_server_names(home: Callable[..., Home]) 
 def test_what_is_agreed_once_reaches_its_half(home: Callable[..., Home], monkeypatch: pytest.MonkeyPatch) -> None:
     agreed = Contract(setup_down={"counts": Field(Payload.COUNTS, "C", "int32")})
     at = home()
-    monkeypatch.setattr(node.assembly, "contract_of", lambda _: agreed)
+    monkeypatch.setattr(own.assembly, "contract_of", lambda _: agreed)
     at.join()
     parcel = pack({"counts": np.array([1, 2, 3], np.int32)}, {"counts": "counts"})
     assert at.tell(messages.Setup(run="r"), parcel) == []
@@ -254,14 +270,16 @@ def test_work_that_was_done_is_answered_again_and_not_done_again(home: Callable[
     assert at.half.num_trained == 2 and at.uploaded() == 2.0
 
 
-def test_an_answer_that_finds_no_connection_leaves_with_the_next(home: Callable[..., Home]) -> None:
+def test_an_answer_that_finds_no_connection_is_given_when_asked_again(home: Callable[..., Home]) -> None:
     at = home()
     at.join()
     at.half.on_train = at.socket.cut
     assert at.work() == []
     at.socket.connect()
     at.node.step()
-    assert [messages.kind_of(message) for message in at.heard()] == ["result", "hello"]
+    assert [messages.kind_of(message) for message in at.heard()] == ["hello"]
+    (answer,) = at.work(attempt=1)
+    assert isinstance(answer, messages.Result) and answer.attempt == 1 and at.half.num_trained == 1
 
 
 @pytest.mark.parametrize("run", ["", "another"])
@@ -307,7 +325,9 @@ def test_the_server_s_stop_is_a_good_end(home: Callable[..., Home], capsys: pyte
     at.join()
     assert at.tell(messages.Stop(reason="the run is complete")) == []
     assert at.node.run() == 0
-    assert capsys.readouterr().out == "client 1: the run is complete\n"
+    joined, ended = capsys.readouterr().out.splitlines()
+    assert joined.startswith("client 1: joined tcp://far:1 from rack")
+    assert ended == "client 1: the run is complete"
 
 
 def test_a_refusal_has_a_code_of_its_own(home: Callable[..., Home], capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,20 +346,24 @@ def test_a_key_that_is_not_admitted_is_one_sentence(home: Callable[..., Home], c
     assert capsys.readouterr().out == "client 1 may not join tcp://far:1: the server does not admit this key.\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "said"), [(ValueError("no"), "ValueError: no"), (MemoryError(), "MemoryError: ")]
-)
-def test_a_failure_of_its_own_code_is_told_in_a_sentence(home: Callable[..., Home], capsys, error, said) -> None:
+@pytest.mark.parametrize(("error", "said"), [(ValueError("no"), "ValueError: no"), (MemoryError(), "MemoryError")])
+def test_a_failure_of_its_own_code_is_told_with_the_place_where_it_happened(
+    home: Callable[..., Home], capsys, error, said
+) -> None:
     def fail() -> None:
         raise error
 
     at = home()
     at.join()
     at.half.on_train = fail
-    assert at.work(round=6) == [messages.Failure(run="r", round=6, error=said)]
+    (failure,) = at.work(round=6)
+    sentence, *frames, log = failure.error.splitlines()
+    assert (failure.run, failure.round, sentence) == ("r", 6, said)
+    assert len(frames) == 3 and frames[-1].endswith("in fail: raise error") and ".py, line " in frames[-1]
+    assert log == f"  its traceback: on {at.node.placement.place}"
     assert at.node.run() == EXIT_FAILED
     printed = capsys.readouterr()
-    assert printed.out == f"client 1: failed: {said}\n" and "Traceback" in printed.err
+    assert printed.out.endswith(f"\nclient 1: failed: {said}\n") and "Traceback" in printed.err
 
 
 def test_a_half_that_breaks_the_contract_is_stopped_on_this_side(home: Callable[..., Home], capsys) -> None:
@@ -378,10 +402,12 @@ def test_what_is_no_message_is_dropped(home: Callable[..., Home], caplog: pytest
 
 
 def test_without_a_server_it_gives_up_after_its_patience(home: Callable[..., Home], capsys) -> None:
-    at = home(connected=False, patience=2.5)
+    at = home(connected=False, patience=6.0)
     assert at.node.run() == EXIT_NO_SERVER
-    assert capsys.readouterr().out == "client 1: no server at tcp://far:1 for 2.5 s; giving up.\n"
-    assert at.clock.now == pytest.approx(1002.5, abs=0.25)
+    assert capsys.readouterr().out == (
+        "client 1: no server at tcp://far:1 for 6 s: nothing listens there; giving up.\n"
+    )
+    assert at.clock.now == pytest.approx(1006, abs=0.25)
 
 
 def test_a_server_that_is_back_in_time_is_given_the_whole_patience_again(home: Callable[..., Home]) -> None:
@@ -397,7 +423,7 @@ def test_a_server_that_is_back_in_time_is_given_the_whole_patience_again(home: C
 
 
 def test_a_silent_server_that_is_still_connected_is_waited_for(home: Callable[..., Home]) -> None:
-    at = home(patience=1.0)
+    at = home(patience=5.0)
     at.join()
     for _ in range(1000):
         at.node.step()
@@ -421,3 +447,79 @@ def test_patience_begins_after_work_in_which_nobody_looked_for_the_server(
     for _ in range(100):
         at.node.step()
     assert at.node.exit_code is None and at.socket.num_connects == 2
+
+
+def test_a_client_that_does_not_know_an_encoding_says_so_and_does_not_join(home: Callable[..., Home]) -> None:
+    """As one of an older fedsim, or without the package that an encoding needs."""
+    at = home()
+    at.node.step()
+    at.heard()
+    text = config.to_json(EXPERIMENT)[:-1] + b',"wire":{"prototypes":"int3"}}'
+    parcel = pack({"experiment": np.frombuffer(text, np.uint8)}, {"experiment": "experiment"})
+    (refusal,) = at.tell(messages.Welcome(run="r", states="ab", restore=-1), parcel)
+    assert isinstance(refusal, messages.Refusal)
+    assert refusal.reason == "there is no encoding 'int3'; did you mean int8?"
+
+
+# ----------------------------------------------------------------------------------- work that is delivered ahead
+
+
+def test_work_that_was_delivered_is_done_when_its_turn_has_come(
+    home: Callable[..., Home], pinned: list[int]
+) -> None:
+    here = home()
+    here.join()
+    assert here.deliver(3, 1) == [messages.Delivered(run="r", round=3, attempt=1)]
+    assert here.half.num_trained == 0 and here.half.received == [] and pinned == []
+    for other in ({"round": 2, "attempt": 1}, {"round": 3, "attempt": 0}, {"round": 3, "attempt": 1, "run": "x"}):
+        assert here.turn(**other) == [] and here.half.num_trained == 0
+    (answer,) = here.turn(3, 1)
+    assert isinstance(answer, messages.Result) and (answer.round, answer.attempt) == (3, 1)
+    assert here.half.num_trained == 1 and pinned == [6]
+    np.testing.assert_array_equal(here.half.received[0][1]["prototypes"], DOWN["prototypes"])
+    assert here.turn(3, 1) == [] and here.half.num_trained == 1  # once
+
+
+def test_only_the_latest_work_waits_for_a_turn(home: Callable[..., Home]) -> None:
+    here = home()
+    here.join()
+    here.deliver(0, 0)
+    here.deliver(0, 1)  # asked again, after a connection was lost
+    assert here.turn(0, 0) == []
+    assert [messages.kind_of(message) for message in here.turn(0, 1)] == ["result"]
+    # What was done already needs no turn.
+    (again,) = here.deliver(0, 2)
+    assert isinstance(again, messages.Result) and again.attempt == 2 and here.half.num_trained == 1
+
+
+def test_before_a_large_answer_travels_the_slot_is_given_back(
+    home: Callable[..., Home], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = home()
+    here.join()
+    assert [messages.kind_of(message) for message in here.work(0)] == ["result"]
+    monkeypatch.setattr(nodes.work, "LARGE_BYTES", 0)
+    done, answer = here.work(1, 4)
+    assert done == messages.Done(run="r", round=1, attempt=4) and isinstance(answer, messages.Result)
+    assert [messages.kind_of(message) for message in here.work(2, train=False)] == ["result"]  # nothing goes up
+
+
+def test_cut_off_while_it_computes_it_greets_at_once_and_answers_when_asked_again(
+    home: Callable[..., Home],
+) -> None:
+    """The server does not have to wait for the end of a step to know that its client is still there."""
+    at = home()
+    at.join()
+    heard_meanwhile: list[str] = []
+
+    def cut_off() -> None:
+        at.socket.cut()
+        at.socket.connect()
+        heard_meanwhile.extend(map(messages.kind_of, at.heard()))
+
+    at.half.on_train = cut_off
+    assert at.work(0, 0) == [], "an answer to the question of the old connection would not count"
+    assert heard_meanwhile == ["hello"]
+    (answer,) = at.work(0, 1)
+    assert isinstance(answer, messages.Result) and answer.attempt == 1 and at.uploaded() == 1.0
+    assert at.half.num_trained == 1

@@ -7,6 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
+from fedsim.results.wording import cut_line
 from nodes.display.run import (
     LiveView,
     PlainLines,
@@ -42,7 +43,9 @@ def console() -> Console:
 
 @pytest.fixture
 def terminal() -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
+    file = io.StringIO()
+    file.isatty = lambda: True
+    return Console(file=file, width=100, highlight=False, _environ={"TERM": "xterm"})
 
 
 def shown(console: Console) -> list[str]:
@@ -59,13 +62,25 @@ def view_of(display: LiveView) -> str:
 # ----------------------------------------------------------------------------------------------- the displays
 
 
-def test_the_display_fits_where_it_is_shown(console, terminal):
+def test_the_display_fits_where_it_is_shown(console, terminal, monkeypatch):
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     assert type(make_display(console, 5, quiet=False)) is PlainLines
     assert type(make_display(console, 5, quiet=True)) is Quiet
     assert type(make_display(terminal, 5, quiet=True)) is Quiet
     live = make_display(terminal, 5, quiet=False)
     assert type(live) is LiveView
     live.close()
+
+
+def test_what_asks_for_colours_but_is_no_terminal_gets_lines():
+    """A notebook sets FORCE_COLOR; a view that moves would leave its control codes in the page."""
+    asked = Console(file=io.StringIO(), force_terminal=True, width=100)
+    assert type(make_display(asked, 5, quiet=False)) is PlainLines
+
+
+def test_a_command_in_a_notebook_gets_lines(terminal, monkeypatch):
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    assert type(make_display(terminal, 5, quiet=False)) is PlainLines
 
 
 def test_plain_lines_are_one_a_round_and_one_for_trouble(console):
@@ -89,6 +104,18 @@ def test_quiet_means_trouble_only(console):
     assert shown(console) == ["client 3 was lost in round 4"]
 
 
+def test_a_client_whose_failure_was_told_is_not_told_to_be_lost_as_well(console):
+    display = Quiet(console)
+    failed = {"event": "client_failed", "client": 3, "round": 4, "where": "  mine.py, line 2, in loss"}
+    for event in (failed, LOST, LOST | {"client": 1}):
+        display.on_event(event)
+    assert shown(console) == [
+        "client 3 failed in round 4, here:",
+        "  mine.py, line 2, in loss",
+        "client 1 was lost in round 4",
+    ]
+
+
 def test_long_trouble_stays_on_one_line(console):
     Quiet(console).on_event({"event": "refused", "reason": "word " * 60 + "end."})
     assert len(shown(console)) == 1
@@ -103,6 +130,7 @@ def test_a_reason_is_text_and_not_markup(console):
 def test_the_live_view_shows_who_is_training_and_ends_cleanly(terminal):
     display = LiveView(terminal, 5)
     display.on_event(JOINED)
+    display.on_event({"event": "round_started", "round": 4, "cohort": 4, "clients": 5})
     for client in (5, 2, 9):
         display.on_event(ASKED | {"client": client})
     display.on_event(ASKED | {"client": 7, "train": False})  # it only evaluates
@@ -110,12 +138,12 @@ def test_the_live_view_shows_who_is_training_and_ends_cleanly(terminal):
     display.on_event({"event": "answered", "client": 5, "round": 4, "seconds": 0.1})
     display.on_event(LOST | {"client": 9})
     assert display._training == {2}
-    assert "training: 2" in view_of(display)
+    assert "1 of 5 clients done, training: 2" in view_of(display)
     display.on_event({"event": "answered", "client": 2, "round": 4, "seconds": 0.1})
     display.on_event({"event": "collected", "round": 4, "train": True})
     assert "the server is learning" in view_of(display)
     display.on_event(TRAINED)
-    assert "5/5 rounds" in view_of(display)
+    assert "5/5 rounds" in view_of(display) and "accuracy 98.77 %" in view_of(display)
     display.close()
     drawn = terminal.file.getvalue()
     assert "client 9 was lost in round 4" in drawn and "accuracy 98.77 %" in drawn
@@ -208,7 +236,7 @@ def summary(**changes):
             "method": {"up": levels, "down": nothing},
             "total": {"up": levels | {"wire_bytes": 1_234_567}, "down": levels},
         },
-        "audit": {"connections": 10, "checked": 10, "agree": 10, "heartbeats": 0, "differences": []},
+        "audit": {"connections": 10, "checked": 10, "agree": 10, "cut": [], "differences": []},
         "completed": True,
         "reason": "the run is complete",
         "seconds": 12.34,
@@ -220,7 +248,7 @@ def test_the_closing_table(console):
     lines = [" ".join(line.split()) for line in shown(console)]
     assert lines == [
         "",
-        "fedtgp on digits, 10 clients, 2 rounds",
+        "FedTGP on digits, 10 clients, 2 rounds",
         "accuracy by round: 0: 10.00 % 1: 90.00 % 2: 85.00 %",
         "best accuracy 90.00 % in round 1, last 85.00 %",
         "communication",
@@ -235,7 +263,7 @@ def test_the_closing_table(console):
 
 def test_one_is_not_many(console):
     print_summary(console, summary(clients=1, rounds=1), "runs/x")
-    assert shown(console)[1] == "fedtgp on digits, 1 client, 1 round"
+    assert shown(console)[1] == "FedTGP on digits, 1 client, 1 round"
     PlainLines(console).on_event(JOINED | {"clients": 1})
     assert shown(console)[-1] == "1 client joined in 1.2 s, 42 MiB (PSS) each"
 
@@ -278,16 +306,24 @@ def test_a_folder_in_brackets_is_shown_as_it_is(console):
 
 def test_every_difference_to_the_kernel_is_shown(console):
     difference = {"connection": 4, "client": 2, "sent_difference_bytes": -9, "received_difference_bytes": 12}
-    audit = {"connections": 3, "checked": 3, "agree": 1, "heartbeats": 0} | {
-        "differences": [difference | {"ended_early": True}, difference | {"client": 1, "ended_early": False}]
+    cut = {"connection": 3, "client": 0, "booked_sent_bytes": 9000, "sent_bytes": [5000, 7000]} | {
+        "booked_received_bytes": 800,
+        "received_bytes": 1234,
     }
+    differences = [difference, difference | {"client": 1}]
+    audit = {"connections": 4, "checked": 4, "agree": 1, "cut": [cut], "differences": differences}
     print_summary(console, summary(audit=audit), "runs/x")
     text = shown(console)
-    assert "the kernel agrees to the byte on 1 of 3 connections, in both directions" in text
     assert (
-        "AUDIT: connection 4 (client 2), which ended early: against the ledger the kernel sent -9 bytes "
-        "and received +12" in text
+        "the kernel agrees to the byte on 1 of 4 connections, in both directions; 1 connection cut, within the "
+        "kernel's bounds" in text
     )
+    assert (
+        "connection 3 (client 0) was cut: of 9,000 bytes sent 5,000 to 7,000 arrived, how many cannot be known; "
+        "of 1,234 that came 800 were whole messages" in text
+    )
+    assert "of 9,000 bytes sent 7,000 arrived; of" in cut_line(cut | {"sent_bytes": [7000, 7000]})
+    assert "AUDIT: connection 4 (client 2): against the ledger the kernel sent -9 bytes and received +12" in text
     assert "AUDIT: connection 4 (client 1): against the ledger the kernel sent -9 bytes and received +12" in text
 
 

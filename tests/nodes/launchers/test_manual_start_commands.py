@@ -8,7 +8,6 @@ import pytest
 
 from fedsim import config
 from fedsim.errors import UserError
-from nodes.cli.client import command as client
 from nodes.launchers.manual import DEFAULT_PORT, print_commands
 
 
@@ -23,42 +22,25 @@ def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     return lines
 
 
-def client_options(line: str) -> dict[str, Any]:
-    """What `python -m nodes.client` makes of the words after its name."""
-    words = shlex.split(line)
-    assert words[:3] == ["python", "-m", "nodes.client"]
-    return client.make_context("client", words[3:]).params
+def test_all_commands_have_the_same_experiment_address_and_keys(printed, tmp_path: Path) -> None:
+    bundle, server, client = (shlex.split(line) for line in printed(port=6000) if not line.startswith("#"))
+    config = str(tmp_path / "runs" / "x.toml")
+    assert (
+        bundle
+        == (f"fedsim keys bundle --config {config} --connect tcp://SERVER:6000 --hosts 2 --folder keys").split()
+    )
+    assert server[:6] == f"fedsim server --config {config} --bind tcp://SERVER:6000".split()
+    assert client == ["fedsim", "client", "--bundle", "host-1.bundle"]
 
 
-@pytest.mark.parametrize(
-    ("num_clients", "ids", "halves"),
-    [(2, "0-1", "0 and 1"), (3, "0-2", "0-1 and 2"), (10, "0-9", "0-4 and 5-9")],
-)
-def test_machines_share_the_ids(printed, num_clients: int, ids: str, halves: str) -> None:
-    *_, example, new_keys, start = printed(run={"clients": num_clients})
-    assert example == f"# Several machines share the ids {ids} among them, for example {halves}."
-    assert new_keys == f"fedsim keys new {ids} --folder keys"
-    assert client_options(start)["ids"] == list(range(num_clients))
+def test_one_client_has_one_machine(printed) -> None:
+    assert any(" --hosts 1 " in line for line in printed(run={"clients": 1}))
 
 
-def test_one_client_has_nothing_to_share(printed) -> None:
-    lines = printed(run={"clients": 1})
-    assert not any("Several machines" in line for line in lines)
-    assert lines[-2] == "fedsim keys new 0 --folder keys"
-    assert " --ids 0 " in lines[-1]
-
-
-def test_both_ends_have_the_port_and_keys(printed) -> None:
-    *_, server, _, _, _, start = printed(port=6000)
-    assert "--bind tcp://SERVER:6000 --keys keys" in server
-    assert start.endswith("--connect tcp://SERVER:6000 --ids 0-9 --keys keys --heartbeat 5")
-
-
-def test_clients_are_told_what_they_need_before_they_have_found_the_server(printed) -> None:
-    cluster = {"heartbeat_seconds": 2.5, "patience_seconds": 90, "slots": 3, "max_frame_mib": 16}
-    options = client_options(printed(cluster=cluster)[-1])
-    assert (options["heartbeat"], options["patience"]) == (2.5, 90)
-    assert (options["slots"], options["max_frame_mib"]) == (3, 16)
+def test_own_code_is_to_be_copied(printed, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from fedsim.methods.fedproto import *\n")
+    lines = printed(method={"name": str(tmp_path / "mine.py")})
+    assert "# Copy mine.py there, into the same folder: code never travels." in lines
 
 
 def test_the_experiment_lies_beside_the_results_to_be(printed, tmp_path: Path) -> None:

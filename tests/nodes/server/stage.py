@@ -49,10 +49,14 @@ class Peer:
         self.place, self.slots, self.setup = place, slots, setup or {}
         self.socket = LoopbackClient(server, client, key_owner=key_owner)
         self.habit = habit or Peer.answer
+        self.on_delivered: Callable[[messages.Work], object] = self.say_delivered
         self.on_stop: Callable[[], object] = self.socket.close
+        self.version = ""
+        self.facts: dict[str, str] = {}
         self.heard: list[messages.Message] = []
         self.run = ""
         self._num_greetings = 0
+        self._delivered: messages.Work | None = None
         server.turns.append(self.turn)
 
     def turn(self) -> None:
@@ -66,14 +70,19 @@ class Peer:
                 case messages.Welcome(run=run):
                     self.run = run
                     self.say_ready()
+                case messages.Work(slot=-1) as work:
+                    self._delivered = work
+                    self.on_delivered(work)
                 case messages.Work() as work:
                     self.habit(self, work)
+                case messages.Turn() if self._delivered is not None:
+                    self.habit(self, self._delivered)
                 case messages.Stop() | messages.Refusal():
                     self.on_stop()
 
     def say_hello(self, client: int | None = None) -> None:
         number = self.client if client is None else client
-        self.socket.send(messages.Hello(client=number, place=self.place, slots=self.slots))
+        self.socket.send(messages.Hello(client=number, place=self.place, slots=self.slots, version=self.version))
 
     def say_ready(self, run: str | None = None) -> None:
         ready = messages.Ready(
@@ -83,8 +92,15 @@ class Peer:
             num_parameters=7,
             start_seconds=0.5,
             pss_bytes=1000 * (self.client + 1),
+            facts=self.facts,
         )
         self.socket.send(ready, pack(self.setup, PAYLOADS))
+
+    def say_delivered(self, work: messages.Work) -> None:
+        self.socket.send(messages.Delivered(run=self.run, round=work.round, attempt=work.attempt))
+
+    def say_done(self, work: messages.Work) -> None:
+        self.socket.send(messages.Done(run=self.run, round=work.round, attempt=work.attempt))
 
     def answer(self, work: messages.Work, arrays: dict[str, np.ndarray] | None = None, **changes: Any) -> None:
         """The honest result, or one with other arrays or other fields."""

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from stage import Peer, Stage, in_round, prototypes
 
+import nodes.work
 from fedsim.contract import Contract, Field, Payload
 from fedsim.method import Step
+from nodes.server.reception import Rejected
 from protocol import messages
 
 Build = Callable[..., Stage]
@@ -67,9 +69,9 @@ def test_every_byte_is_booked_and_the_witness_agrees(stage: Build) -> None:
     ours = [connection for connection in connections if connection.client is not None]
     (theirs,) = (connection for connection in connections if connection.client is None)
     ledger = play.reception.accounts.ledger.wire_bytes
-    handshake = theirs.framing_bytes(outcome.audits[0].heartbeats)  # of a stranger it is nobody's
-    assert ledger["up"] == sum(c.carried_up for c in [*ours, theirs]) - handshake["handshake", "up"]
-    assert ledger["down"] == sum(c.carried_down for c in [*ours, theirs]) - handshake["handshake", "down"]
+    handshake = theirs.handshake_bytes()  # of a stranger it is nobody's
+    assert ledger["up"] == sum(c.carried_up for c in [*ours, theirs]) - handshake.received
+    assert ledger["down"] == sum(c.carried_down for c in [*ours, theirs]) - handshake.sent
 
 
 def test_what_the_cohort_costs_is_the_method_s_and_what_the_others_cost_is_not(stage: Build) -> None:
@@ -123,6 +125,56 @@ def test_a_place_has_as_many_clients_at_work_as_slots_and_the_longest_goes_first
     assert play.clock.now == 1000.0 + 3 * 14
 
 
+def test_no_slot_is_held_while_large_messages_travel(stage: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three clients and one slot: 20 s down, 1 s of work, 30 s up, all at once but the work."""
+    monkeypatch.setattr(nodes.work, "LARGE_BYTES", 0)
+    play = stage(run={"clients": 3, "rounds": 2})
+
+    def work_on(peer: Peer, work: messages.Work) -> None:
+        def done() -> None:
+            peer.say_done(work)
+            peer.clock.after(30, lambda: peer.answer(work))
+
+        peer.clock.after(1, done)
+
+    for client in range(3):
+        peer = play.peer(client, work_on, slots=1)
+        peer.on_delivered = lambda work, peer=peer: peer.clock.after(20, lambda: peer.say_delivered(work))
+    assert play.run().completed
+    seconds = [item["seconds"] for item in play.events_of("round_finished")]
+    # In round 0 nothing goes down yet: work comes with its turn. Later, the third begins when two have computed.
+    assert seconds == pytest.approx([3 + 30, 20 + 3 + 30, 20 + 3 + 30], abs=0.5)
+    first = [item for item in play.happened("asked", "begins", "answered") if item[1] == 1]
+    assert [kind for kind, *_ in first] == ["asked"] * 3 + ["begins"] * 3 + ["answered"] * 3
+    assert [item["seconds"] for item in play.events_of("answered")][3:] == pytest.approx([51] * 6, abs=0.5)
+    # What this costs is neither the method's nor the evaluation's.
+    for message, direction in (("delivered", "up"), ("turn", "down"), ("done", "up")):
+        assert play.booked(message=message, direction=direction, purpose="control") > 0
+        assert play.booked(message=message) == play.booked(message=message, purpose="control")
+    assert all(row["lost"] == "0" for row in rows(play))
+
+
+def test_words_about_work_of_another_round_change_nothing(stage: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes.work, "LARGE_BYTES", 0)
+    play = stage(run={"clients": 2, "rounds": 2})
+
+    def chatter(peer: Peer, work: messages.Work) -> None:
+        for round in (0, 1, 2, 99):
+            for kind in (messages.Delivered, messages.Done):
+                peer.socket.send(kind(run=peer.run, round=round, attempt=work.attempt + 1))
+        peer.answer(work)
+
+    assert play.run(client_1=chatter).completed and clients_by_round(play) == [2, 2, 2]
+
+
+def test_a_flood_of_strangers_does_not_fill_the_log(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+    for _ in range(5000):
+        play.loop._on(Rejected(NOBODY, "no message of ours"))
+    said = [event.get("number") for event in play.events_of("rejected")]
+    assert said == [None] * 1000 + [1024, 2048, 4096]
+
+
 # --------------------------------------------------------------------------------------------- late and lost
 
 
@@ -141,6 +193,22 @@ def test_a_late_client_is_left_out_and_its_answer_of_that_round_is_booked_and_fo
     assert play.happened("answered").count(("answered", 1, 1)) == 1
     assert play.booked(round=1, client=1, message="result", payload="header") == 2
     assert play.peers[1].works() == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_client_that_takes_far_longer_than_before_is_named_once(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 3}, cluster={"deadline_seconds": 900})
+
+    def after(seconds: float) -> Callable[[Peer, messages.Work], None]:
+        return lambda peer, work: peer.clock.after(seconds, lambda: peer.answer(work))
+
+    habits = {0: after(7), 1: after(65), 2: after(700)}
+    outcome = play.run(client_1=lambda peer, work: habits.get(work.round, Peer.answer)(peer, work))
+    assert outcome.completed
+    (warning,) = play.events_of("warning")
+    assert warning["round"] == 2 and warning["reason"].startswith(
+        "waits for client 1, 650 s so far and 65.0 s last"
+    )
+    assert warning["reason"].endswith("it counts as late after cluster.deadline_seconds = 900")
 
 
 def test_a_client_that_lost_its_connection_is_asked_again_and_counts_once(stage: Build) -> None:
@@ -187,8 +255,8 @@ def test_without_a_quorum_the_run_ends_with_a_sentence(stage: Build) -> None:
     outcome = play.run(client_0=in_round(1, say_nothing), client_2=in_round(1, hang_up))
     assert not outcome.completed and outcome.lacks_clients
     assert outcome.reason == (
-        "round 1 lacks 2 of 3 clients (client 0: late (10 s), client 2: lost for 30 s), and "
-        "cluster.quorum = 0.75 must answer."
+        "round 1 lacks 2 of 3 clients (client 0: late (10 s), client 2: lost for 30 s since round 1), and "
+        "cluster.quorum = 0.75 must answer; who is late needs more than cluster.deadline_seconds = 10."
     )
     assert len(rows(play)) == 1 and play.peers[1].last() == messages.Stop(reason=outcome.reason)
 
@@ -203,6 +271,14 @@ def test_whoever_never_joins_is_named(stage: Build) -> None:
     )
     assert play.peers[3].last() == messages.Stop(reason=outcome.reason)
     assert not (play.folder.path / "metrics.csv").exists()
+
+
+def test_clients_that_keep_coming_are_waited_for(stage: Build) -> None:
+    """A thousand clients take longer to join than any of them."""
+    play = stage(run={"clients": 6, "rounds": 1}, cluster={"join_seconds": 2.5})
+    for number in range(6):
+        play.clock.after(2 * number, lambda client=number: play.peer(client))
+    assert play.loop.run().completed and play.events_of("joined")[0]["seconds"] >= 10
 
 
 # ------------------------------------------------------------------------------------------- started again
@@ -251,6 +327,26 @@ def test_later_it_needs_a_saved_state(stage: Build) -> None:
     assert play.events_of("refused") == [{"event": "refused", "reason": sentence}]
     assert play.peers[1].heard == [messages.Refusal(reason=sentence)]
     assert play.happened("left_out") == [("left_out", 1, 1)]
+
+
+@pytest.mark.parametrize("quorum", [1.0, 0.5])
+def test_a_state_from_before_what_was_learned_since_is_not_gone_on_from(stage: Build, quorum: float) -> None:
+    """Saved in round 1, answered in round 2, killed: who needs everyone needs the same numbers too."""
+    play = stage(run={"clients": 2, "rounds": 4}, cluster={"checkpoint_every": 2, "quorum": quorum})
+
+    def die(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work)
+        if work.round == 2:
+            peer.socket.cut()
+            peer.clock.after(3, lambda: play.peer(1))
+
+    outcome = play.run(client_1=die)
+    assert outcome.completed == (quorum < 1) and outcome.lacks_clients == (quorum == 1)
+    if quorum == 1:
+        assert outcome.reason.startswith("round 3 lacks 1 of 2 clients (client 1: it has")
+        assert play.clock.now < 1010.0, "nobody waits for what cannot come"
+    else:
+        assert play.events_of("restored") == [{"event": "restored", "client": 1, "round": 1}]
 
 
 def test_a_state_that_was_saved_in_this_very_round_counts_at_once(stage: Build) -> None:
@@ -377,6 +473,7 @@ def test_a_client_whose_code_fails_ends_the_run(stage: Build) -> None:
     outcome = play.run(client_1=in_round(1, Peer.fail))
     assert (outcome.completed, outcome.reason) == (False, "client 1 failed in round 1: ValueError: no")
     assert play.peers[0].last() == messages.Stop(reason=outcome.reason)
+    assert play.events_of("lost") == [], "it has said itself that it ends"
     assert clients_by_round(play) == [2] and (play.folder.path / "ledger.csv").exists()
 
 

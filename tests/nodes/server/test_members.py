@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nodes.server.members import Member, Members
+from nodes.server.members import Member, Members, Taken
 from nodes.server.rounds import Place
 from protocol.messages import Hello, Ready
 
@@ -75,7 +75,7 @@ def test_a_key_admits_its_own_client_only(three):
 
 def test_a_second_process_with_a_taken_id_is_refused(three):
     refusal = three.admit(hello(1, "elsewhere"), arrival(b"second"), old_is_open=True)
-    assert refusal == "client 1 has joined already from host."
+    assert refusal == Taken("client 1 has joined already from host.")
     assert three.of_route(b"b") is three.by_id[1] and three.of_route(b"second") is None
 
 
@@ -115,3 +115,20 @@ def test_a_client_that_is_not_ready_has_no_expectation():
     members = Members(2)
     members.admit(hello(0), arrival(b"a"), old_is_open=False)
     assert members.expected_seconds() == {}
+
+
+def test_a_process_that_connected_again_has_a_new_route_and_keeps_what_it_has_done() -> None:
+    members, first, second = Members(3), b"1.0123456789abcdef.0000", b"1.0123456789abcdef.0007"
+    known = members.admit(hello(1), arrival(first), old_is_open=False)
+    assert isinstance(known, Member)
+    known.lost_since, known.saved_round = 5.0, 3
+    assert members.admit(hello(1), arrival(second), old_is_open=True) is known
+    assert (known.route, known.lost_since, known.saved_round) == (second, None, 3)
+    assert members.of_route(second) is known and members.of_route(first) is None
+
+
+def test_another_process_does_not_become_the_first_by_looking_similar() -> None:
+    members = Members(3)
+    members.admit(hello(1), arrival(b"1.0123456789abcdef.0000"), old_is_open=False)
+    for route in (b"1.0123456789abcdee.0000", b"2.0123456789abcdef.0000", b"1.0123456789abcdef.0000.1", b"1", b""):
+        assert isinstance(members.admit(hello(1), arrival(route), old_is_open=True), Taken)

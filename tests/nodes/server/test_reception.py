@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgpack
 import numpy as np
 import pytest
 from loopback import Clock, LoopbackClient, LoopbackServer
@@ -9,9 +10,10 @@ from stage import Peer, prototypes
 
 from fedsim import config
 from fedsim.contract import Contract, Field, Payload
+from fedsim.version import __version__
 from nodes.border import Border, unpack_experiment
 from nodes.checkpoint import Manifest
-from nodes.server.accounts import NOBODY
+from nodes.server.accounts import NOBODY, audit_summary
 from nodes.server.reception import (
     Answered,
     Event,
@@ -41,11 +43,11 @@ def say_nothing(peer: Peer, work: messages.Work) -> None:
 class Desk:
     """A reception in round 4 with client 0 and 1 in its cohort, and peers whose every word the test chooses."""
 
-    def __init__(self, resumed: Manifest | None = None):
+    def __init__(self, resumed: Manifest | None = None, **facts: str):
         self.clock = Clock()
         self.server = LoopbackServer(self.clock)
         border = Border(CONTRACT, {"C": 3, "K": 2})
-        self.reception = Reception(self.server, EXPERIMENT, border, resumed, self.clock)
+        self.reception = Reception(self.server, EXPERIMENT, border, resumed, self.clock, facts)
         self.reception.accounts.begin_round(4, [0, 1])
 
     def stranger(self, client: int, **options: int) -> Peer:
@@ -93,12 +95,46 @@ def test_a_client_is_welcomed_with_the_experiment_and_has_joined_once_it_is_read
     assert desk.booked(client=1, message="ready", purpose="setup") == 2
 
 
+def test_another_version_is_refused_with_both(desk: Desk) -> None:
+    peer = desk.stranger(1)
+    peer.version = "9.9"
+    (refused,) = desk.events()
+    assert refused == Refused(
+        f"client 1 has fedsim 9.9, and the server {__version__}; install the same version on both machines."
+    )
+
+
+@pytest.mark.parametrize("what", ["data set", "partition"])
+def test_who_has_other_data_does_not_join_and_is_told_both_fingerprints(what: str) -> None:
+    desk = Desk(**{what: "aaaa"})
+    peer = desk.stranger(1)
+    peer.facts = {what: "bbbb"}
+    assert desk.events() == []
+    (refused,) = desk.events()
+    sentence = f"client 1 has another {what}: its fingerprint is bbbb, the server's is aaaa; "
+    assert isinstance(refused, Refused) and refused.reason.startswith(sentence)
+    assert desk.reception.members.missing() == [0, 1, 2]
+    peer.turn()
+    assert peer.heard[-1] == messages.Refusal(reason=refused.reason)
+
+
+def test_another_torch_or_cpu_is_said() -> None:
+    desk = Desk(torch="2.1", CPU="AVX2", partition="aaaa")
+    peer = desk.stranger(1, place="two")
+    peer.facts = {"torch": "2.2", "CPU": "AVX2", "partition": "aaaa"}
+    assert desk.events() == []
+    (joined,) = desk.events()
+    assert isinstance(joined, Joined) and joined.remarks == (
+        "two has torch 2.2 and the server 2.1: results may differ in their last bits",
+    )
+
+
 @pytest.mark.parametrize(
     ("client", "key_owner", "sentence"),
     [
         (3, None, "there is no client 3 in this run; ids go from 0 to 2."),
         (1, 2, "the key belongs to client 2, not to client 1."),
-        (0, None, "client 0 has joined already from host."),
+        (0, 2, "the key belongs to client 2, not to client 0."),
     ],
 )
 def test_whoever_may_not_join_is_told_why(desk: Desk, client: int, key_owner: int | None, sentence: str) -> None:
@@ -246,6 +282,47 @@ def test_one_that_came_back_before_anyone_looked_has_only_returned(desk: Desk) -
     assert desk.events() == [Returned(1)]
 
 
+def test_one_whose_old_connection_still_looks_open_has_returned_and_that_one_is_ended(desk: Desk) -> None:
+    peer = desk.member(1)
+    (old,) = desk.server.connections.all
+    peer.socket.cut(noticed=False)
+    peer.socket.connect()
+    assert desk.events() == [Returned(1)]
+    assert desk.reception.members.by_id[1].route == peer.socket.route != old.route
+    desk.reception.send(1, WORK)
+    assert [type(message) for message in decoded(peer)] == [messages.Work]
+
+
+def test_another_version_is_told_so(desk: Desk) -> None:
+    peer = desk.stranger(1)
+    peer.turn()
+    peer.socket.send_frames([msgpack.packb({"v": 99, "kind": "hello"})])
+    told = desk.events()
+    assert isinstance(told[-1], Rejected) and told[-1].reason.startswith("versions differ: the other side speaks")
+    refusal = decoded(peer)[-1]
+    assert isinstance(refusal, messages.Refusal) and refusal.reason == told[-1].reason
+
+
+@pytest.mark.parametrize("completed", [True, False])
+def test_what_never_left_is_a_cut_where_a_run_was_stopped_and_a_difference_where_it_was_complete(
+    desk: Desk, completed: bool
+) -> None:
+    """As when clients are killed while they are told to stop: no Stop has left, and a FIN counts as a byte."""
+    peer = desk.member(1)
+    (connection,) = desk.server.connections.all
+    desk.clock.after(1, peer.socket.cut)
+    list(desk.reception.goodbye("enough", completed=completed))
+    connection.carried_down, connection.carried_up = connection.carried_down - 40, connection.carried_up + 1
+    summary = audit_summary(desk.reception.accounts.audit())
+    assert (summary["connections"], summary["agree"]) == (1, 0)
+    assert (len(summary["differences"]), len(summary["cut"])) == ((1, 0) if completed else (0, 1))
+
+
+def decoded(peer: Peer) -> list[object]:
+    """What has come for a peer and was not read yet."""
+    return [decode(frames).message for frames in peer.socket.inbox]
+
+
 def test_last_words_are_heard_before_the_loss(desk: Desk) -> None:
     peer = desk.member(1)
     peer.answer(WORK)
@@ -271,26 +348,87 @@ def test_a_process_that_takes_the_place_of_a_dead_one_joins_anew(desk: Desk) -> 
     new = desk.member(1)
     member = desk.reception.members.by_id[1]
     assert member.route == new.socket.route != old.socket.route
-    old.socket.connect()  # the dead cannot speak; if it was not dead, its place is taken
-    assert desk.events() == [Refused("client 1 has joined already from host.")]
 
 
-@pytest.mark.parametrize(("saved_round", "welcomed"), [(-1, False), (2, True)])
+def test_an_id_that_is_taken_is_refused_after_a_while(desk: Desk) -> None:
+    first, second = desk.member(1), desk.stranger(1)
+    assert desk.events() == []
+    second.turn()
+    assert second.heard == []
+    desk.clock.now += EXPERIMENT.cluster.rejoin_seconds
+    sentence = "client 1 has joined already from host."
+    assert desk.events() == [Refused(sentence)] and desk.events() == []
+    second.turn()
+    assert second.heard == [messages.Refusal(reason=sentence)]
+    assert desk.reception.members.by_id[1].route == first.socket.route
+    assert desk.booked(client=NOBODY, message="hello") == desk.booked(client=NOBODY, message="refusal") == 1
+
+
+def test_whoever_takes_the_place_of_a_dying_process_waits_until_it_is_dead(desk: Desk) -> None:
+    """Killed with its host, it may end after the one that the new host has started comes to us."""
+    old, new = desk.member(1), desk.stranger(1)
+    assert desk.events() == desk.events() == []
+    old.socket.cut()
+    assert desk.events() == [Gone(1)]
+    (joined,) = desk.events()
+    assert isinstance(joined, Joined) and desk.reception.members.by_id[1].route == new.socket.route
+    assert desk.booked(client=1, message="hello") == 2
+
+
+def test_whoever_dies_while_it_waits_for_a_place_is_only_booked(desk: Desk) -> None:
+    first, second = desk.member(1), desk.stranger(1)
+    assert desk.events() == []
+    second.socket.send(messages.Hello(client=1, place="host", slots=1))  # once more
+    assert desk.events() == []
+    second.socket.cut()
+    assert desk.events() == []
+    first.socket.cut()
+    assert desk.events() == [Gone(1)] and desk.events() == []
+    assert desk.booked(client=NOBODY, message="hello") == 2
+
+
+def test_whoever_waits_for_a_place_when_the_run_ends_is_told_so(desk: Desk) -> None:
+    desk.member(1)
+    second = desk.stranger(1)
+    assert desk.events() == []
+    list(desk.reception.goodbye("over", completed=True))
+    second.turn()
+    assert second.heard == [messages.Stop(reason="over")]
+
+
+NO_STATE = "client 1 has no saved state to go on with; use --checkpoint-every."
+OLD_STATE = (
+    "client 1 has learned until round 3 and saved its state in round 2; "
+    "--resume goes back to there with all clients."
+)
+
+
+@pytest.mark.parametrize(
+    ("answered", "saved", "needs_everyone", "sentence"),
+    [
+        (3, -1, True, NO_STATE),
+        (3, -1, False, NO_STATE),
+        (2, 2, True, ""),
+        (3, 2, True, OLD_STATE),
+        (3, 2, False, ""),
+    ],
+)
 def test_one_that_has_answered_before_needs_a_state_to_go_on_from(
-    desk: Desk, saved_round: int, welcomed: bool
+    desk: Desk, answered: int, saved: int, needs_everyone: bool, sentence: str
 ) -> None:
+    desk.reception._needs_everyone = needs_everyone
     desk.member(1).socket.cut()
     member = desk.reception.members.by_id[1]
-    member.has_answered, member.saved_round = True, saved_round
+    member.answered_round, member.saved_round = answered, saved
     assert desk.events() == [Gone(1)]
     again = desk.stranger(1)
     told = desk.events()
     said = decode(again.socket.inbox[0]).message
-    if welcomed:
+    if not sentence:
         assert told == [] and isinstance(said, messages.Welcome) and said.restore == 2
     else:
-        sentence = "client 1 has no saved state to go on with; use --checkpoint-every."
-        assert told == [Refused(sentence)] and said == messages.Refusal(reason=sentence)
+        reason = sentence.replace("client 1", "it").removesuffix(".")
+        assert told == [Refused(sentence), Gone(1, reason)] and said == messages.Refusal(reason=sentence)
         assert desk.reception.members.by_id[1].lost_since == desk.clock.now
 
 
@@ -299,7 +437,7 @@ def test_one_that_has_answered_before_needs_a_state_to_go_on_from(
 
 def until_over(desk: Desk, then: Callable[[], object]) -> list[Event]:
     desk.clock.after(1, then)
-    return list(desk.reception.goodbye("enough"))
+    return list(desk.reception.goodbye("enough", completed=True))
 
 
 def test_goodbye_lasts_until_all_have_hung_up(desk: Desk) -> None:

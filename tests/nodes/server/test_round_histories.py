@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nodes.server.rounds import Ask, Place, Round, State, Timing
+from nodes.server.rounds import NO_SLOT, Place, Round, State, Timing
 
 HISTORIES = settings(deadline=None, derandomize=True, database=None, max_examples=80, stateful_step_count=40)
 DEADLINE, REJOIN = 10.0, 4.0
@@ -22,8 +22,9 @@ class RandomHistory(RuleBasedStateMachine):
         lost=st.sets(st.integers(0, 7)),
         expected=st.dictionaries(st.integers(0, 7), st.floats(0, 100)),
         quorum=st.floats(0.01, 1),
+        ahead=st.booleans(),
     )
-    def begin(self, slots, placed, num_cohort, lost, expected, quorum):
+    def begin(self, slots, placed, num_cohort, lost, expected, quorum, ahead):
         self.now = 100.0
         self.clients = range(len(placed))
         self.cohort = set(self.clients[:num_cohort])
@@ -42,9 +43,12 @@ class RandomHistory(RuleBasedStateMachine):
             quorum=quorum,
             timing=Timing(DEADLINE, REJOIN),
             now=self.now,
+            ahead=ahead,
         )
-        self.open: dict[int, Ask] = {}  # questions that wait for an answer
-        self.asked_at: dict[int, float] = {}
+        self.ahead = ahead
+        self.open: dict[int, State] = {}  # questions that wait for an answer, and how far they are
+        self.slots: dict[int, int] = {}  # of those that work
+        self.active: dict[int, float] = {}  # how long they have travelled or worked
         self.lost_at = dict(lost_since)
         self.waiting = {c for c in self.places if c not in lost_since}
         self.attempts = dict.fromkeys(self.clients, 0)
@@ -52,7 +56,7 @@ class RandomHistory(RuleBasedStateMachine):
         self.out = {c for c in self.clients if c not in self.places}
 
     def forget(self, client):
-        for facts in (self.open, self.asked_at, self.lost_at):
+        for facts in (self.open, self.slots, self.active, self.lost_at):
             facts.pop(client, None)
         self.waiting.discard(client)
 
@@ -66,13 +70,46 @@ class RandomHistory(RuleBasedStateMachine):
             assert ask.attempt == self.attempts[ask.client]  # each question has a number of its own
             self.attempts[ask.client] += 1
             self.forget(ask.client)
-            self.open[ask.client], self.asked_at[ask.client] = ask, self.now
-        for client in self.waiting:  # whoever was passed over had to be: its place is full
+            self.active[ask.client] = 0.0
+            self.open[ask.client] = State.SENT if self.ahead else State.WORKING
+            assert (ask.slot == NO_SLOT) == self.ahead
+            if not self.ahead:
+                self.slots[ask.client] = ask.slot
+        if self.ahead:
+            assert not self.waiting
+        else:
+            self.passed_over(self.waiting, asks, rank)
+
+    def passed_over(self, clients, chosen, rank):
+        """Whoever was passed over had to be: its place is full of clients that come before it, as far as they were
+        chosen now."""
+        for client in clients:
             place = self.places[client]
-            taken = [c for c in self.open if self.places[c] == place]
+            taken = [c for c in self.slots if self.places[c] == place]
             assert len(taken) == place.slots
-            # ... of clients that come before it, as far as they were chosen now.
-            assert all(rank[ask.client] < rank[client] for ask in asks if ask.client in taken)
+            assert all(rank[item.client] < rank[client] for item in chosen if item.client in taken)
+
+    @rule()
+    def give_turns(self):
+        turns = self.round.turns(self.now)
+        for turn in turns:
+            assert self.open[turn.client] is State.READY and turn.attempt == self.attempts[turn.client] - 1
+            self.open[turn.client], self.slots[turn.client] = State.WORKING, turn.slot
+        rank = {c: (c not in self.cohort, -self.expected.get(c, math.inf), c) for c in self.clients}
+        self.passed_over({c for c, state in self.open.items() if state is State.READY}, turns, rank)
+
+    @rule(client=st.integers(0, 8), back=st.integers(0, 2))
+    def deliver(self, client, back):
+        self.round.on_delivered(client, self.attempts.get(client, 1) - 1 - back, self.now)
+        if self.open.get(client) is State.SENT and back == 0:
+            self.open[client] = State.READY
+
+    @rule(client=st.integers(0, 8), back=st.integers(0, 2))
+    def finish(self, client, back):
+        self.round.on_done(client, self.attempts.get(client, 1) - 1 - back, self.now)
+        if self.open.get(client) is State.WORKING and back == 0:
+            self.open[client] = State.ANSWERING
+            del self.slots[client]
 
     @rule(client=st.integers(0, 8), back=st.integers(0, 2))
     def answer(self, client, back):
@@ -107,10 +144,12 @@ class RandomHistory(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 2.5, 4.0, 9.5]))
     def wait(self, seconds):
         self.now += seconds
+        for client, state in self.open.items():
+            self.active[client] += seconds if state is not State.READY else 0.0
 
     @rule()
     def expire(self):
-        over = {c for c, since in self.asked_at.items() if self.now - since >= DEADLINE}
+        over = {c for c, seconds in self.active.items() if seconds >= DEADLINE and self.open[c] is not State.READY}
         over |= {c for c, since in self.lost_at.items() if self.now - since >= REJOIN}
         due = self.round.next_deadline() <= self.now
         assert set(self.round.expire(self.now)) == over
@@ -126,8 +165,9 @@ class RandomHistory(RuleBasedStateMachine):
         turns = 0
         while not self.round.done:
             self.ask()
+            self.give_turns()
             assert self.round.next_deadline() < math.inf, "nobody is asked or lost, yet the round is not over"
-            self.now = max(self.now, self.round.next_deadline())
+            self.wait(max(0.0, self.round.next_deadline() - self.now))
             self.expire()
             turns += 1
             assert turns <= 2 * len(self.clients)
@@ -137,7 +177,8 @@ class RandomHistory(RuleBasedStateMachine):
         if not hasattr(self, "round"):
             return
         assert set(self.round.in_state(State.WAITING)) == self.waiting
-        assert set(self.round.in_state(State.ASKED)) == set(self.open)
+        for state in (State.SENT, State.READY, State.WORKING, State.ANSWERING):
+            assert self.round.in_state(state) == sorted(c for c in self.open if self.open[c] is state)
         assert set(self.round.in_state(State.LOST)) == set(self.lost_at)
         assert set(self.round.in_state(State.ANSWERED)) == self.answered
         assert set(self.round.in_state(State.OUT)) == self.out
@@ -147,9 +188,9 @@ class RandomHistory(RuleBasedStateMachine):
     def no_slot_is_given_twice(self):
         if not hasattr(self, "round"):
             return
-        slots = [(self.places[c].name, ask.slot) for c, ask in self.open.items()]
+        slots = [(self.places[c].name, slot) for c, slot in self.slots.items()]
         assert len(slots) == len(set(slots))
-        assert all(0 <= ask.slot < self.places[c].slots for c, ask in self.open.items())
+        assert all(0 <= slot < self.places[c].slots for c, slot in self.slots.items())
 
     @invariant()
     def everyone_ends_in_exactly_one_way(self):

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodes.server.rounds import Ask, Place, Round, State, Timing
+from nodes.server.rounds import NO_SLOT, Ask, Place, Round, State, Timing, Turn
 
 DEADLINE, REJOIN = 10.0, 4.0
 TWO_CORES = Place("host", 2)
 
 
-def make_round(cohort, others=(), *, places=None, lost_since=None, expected=None, quorum=0.5, now=0.0) -> Round:
+def make_round(
+    cohort, others=(), *, places=None, lost_since=None, expected=None, quorum=0.5, now=0.0, ahead=False
+) -> Round:
     everyone = (*cohort, *others)
     return Round(
         cohort=cohort,
@@ -23,6 +25,7 @@ def make_round(cohort, others=(), *, places=None, lost_since=None, expected=None
         quorum=quorum,
         timing=Timing(DEADLINE, REJOIN),
         now=now,
+        ahead=ahead,
     )
 
 
@@ -81,6 +84,80 @@ def test_the_order_is_that_of_a_sorted_list(cohort_size, num_others, slots, seco
     assert play(current) == longest_first[0] + longest_first[1]
 
 
+# ------------------------------------------------------------------------------- large work is delivered ahead
+
+
+def test_large_work_is_sent_to_everyone_at_once_and_turns_are_for_those_who_have_it():
+    current = make_round(range(4), expected={0: 1.0, 1: 7.0, 2: 3.0, 3: 5.0}, ahead=True)
+    assert current.asks(0.0) == [Ask(1, 0, NO_SLOT), Ask(3, 0, NO_SLOT), Ask(2, 0, NO_SLOT), Ask(0, 0, NO_SLOT)]
+    assert current.turns(0.0) == [] and current.in_state(State.SENT) == [0, 1, 2, 3]
+    for client in (0, 2, 3):  # the longest is on a slow link: nobody waits for it
+        current.on_delivered(client, 0, 1.0)
+    assert current.turns(1.0) == [Turn(3, 0, 0), Turn(2, 0, 1)]
+    current.on_delivered(1, 0, 2.0)
+    assert current.turns(2.0) == []  # both slots are taken
+    current.on_done(2, 0, 3.0)
+    assert current.turns(3.0) == [Turn(1, 0, 1)]  # while the answer of client 2 travels
+    assert current.in_state(State.ANSWERING) == [2]
+
+
+def test_with_slow_links_transfers_overlap():
+    """Twenty clients, two slots, 30 s down and up, 1 s of work: at 2 a time it would take ten times 61 s."""
+    now, current = 0.0, make_round(range(20), ahead=True)
+    current._timing = Timing(1000.0, REJOIN)
+    plans = [(now + 30.0, current.on_delivered, ask) for ask in current.asks(now)]
+    while not current.done:
+        plans.sort(key=lambda plan: plan[0])
+        now, happened, ask = plans.pop(0)
+        happened(ask.client, ask.attempt, now)
+        for turn in current.turns(now):
+            plans += [(now + 1.0, current.on_done, turn), (now + 31.0, current.on_answer, turn)]
+            assert len(current.in_state(State.WORKING)) <= 2
+    assert now == 30.0 + 20 / 2 * 1.0 + 30.0
+    assert {current.seconds(client) for client in range(20)} == {(1.0, 60.0)}  # waiting for a turn is neither
+
+
+def test_the_deadline_counts_travel_and_work_but_not_the_wait_for_a_turn():
+    places = dict.fromkeys(range(2), Place("host", 1))
+    current = make_round([0, 1], places=places, ahead=True)
+    current.asks(0.0)
+    for client in (0, 1):
+        current.on_delivered(client, 0, 4.0)
+    assert current.turns(4.0) == [Turn(0, 0, 0)]
+    assert current.next_deadline() == 4.0 + DEADLINE - 4.0
+    assert current.on_answer(0, 0, 9.0)
+    assert current.turns(9.0) == [Turn(1, 0, 0)]
+    assert current.next_deadline() == 9.0 + DEADLINE - 4.0
+    current.on_done(1, 0, 14.0)
+    assert current.expire(14.9) == {}
+    assert current.expire(15.0) == {1: "late (10 s, its answer still on the way)"}
+
+
+def test_who_is_late_before_its_work_has_come_is_said_to_be():
+    current = make_round([0], ahead=True)
+    current.asks(0.0)
+    assert current.expire(DEADLINE) == {0: "late (10 s, its work still on the way)"}
+
+
+@pytest.mark.parametrize("reached", range(4), ids=["sent", "ready", "working", "answering"])
+def test_a_client_may_be_lost_anywhere_and_starts_again(reached):
+    current = make_round([0, 1], places=dict.fromkeys(range(2), Place("host", 1)), ahead=True)
+    current.asks(0.0)
+    steps = (current.on_delivered, lambda *_: current.turns(1.0), current.on_done)
+    for step in steps[:reached]:
+        step(0, 0, 1.0)
+    current.on_lost(0, 2.0)
+    current.on_delivered(1, 0, 2.0)
+    assert current.turns(2.0) == [Turn(1, 0, 0)]  # the slot was given back
+    current.on_return(0, 3.0)
+    assert current.asks(3.0) == [Ask(0, 1, NO_SLOT)]
+    for step in (current.on_delivered, current.on_done):
+        step(0, 0, 3.0)  # words about the question before
+    assert current.in_state(State.SENT) == [0] and not current.on_answer(0, 0, 3.0)
+    assert current.on_answer(0, 1, 4.0)  # done before: answered again at once, without a turn
+    assert current.on_answer(1, 0, 4.0) and current.done
+
+
 def test_nobody_to_ask_is_a_round_that_is_over():
     current = make_round([], [])
     assert current.done and current.asks(0.0) == [] and current.next_deadline() == math.inf
@@ -128,7 +205,7 @@ def test_strangers_change_nothing():
     current.on_lost(7, 1.0)
     current.on_return(7, 1.0)
     current.drop(7, "?", 1.0)
-    assert current.in_state(State.ASKED) == [0] and current.verdict().missing == {}
+    assert current.in_state(State.WORKING) == [0] and current.verdict().missing == {}
 
 
 def test_the_deadline_starts_with_the_question_not_with_the_round():

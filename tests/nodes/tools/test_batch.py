@@ -1,5 +1,7 @@
 """What a batch takes for the same run, for a finished one and for one to go on with."""
 
+import shutil
+
 import pytest
 
 from fedsim.config import build
@@ -44,7 +46,8 @@ def test_states(tmp_path):
     assert state_of(path, wanted) == "new"
     path.mkdir()
     (path / "half").write_text("left before the config was written")
-    assert state_of(path, wanted) == "new" and not path.exists()
+    assert state_of(path, wanted) == "new" and path.exists(), "somebody may be at it; whoever runs it begins anew"
+    shutil.rmtree(path)
     folder = RunFolder.create(path, prepare(wanted))
     assert state_of(path, wanted) == "begun"
     folder.write_summary({"completed": False})
@@ -53,6 +56,19 @@ def test_states(tmp_path):
     assert state_of(path, wanted) == "finished"
     with pytest.raises(UserError, match="holds another experiment than its name says; remove it"):
         state_of(path, experiment(run={"seed": 3}))
+
+
+@pytest.mark.parametrize("header", ["# fedsim 0.0.9\n", ""])
+def test_a_run_of_another_version_is_not_mixed_in(tmp_path, header):
+    wanted = experiment()
+    path = folder_of(tmp_path, wanted)
+    config = RunFolder.create(path, wanted).path / "config.toml"
+    assert state_of(path, wanted) == "begun"
+    _, _, rest = config.read_text().partition("\n")
+    config.write_text(header + rest)
+    by = "begun with fedsim 0.0.9" if header else "begun with a fedsim that did not say its version"
+    with pytest.raises(UserError, match=f"{by} and this is .*; choose another --out, or remove it"):
+        state_of(path, wanted)
 
 
 def test_a_folder_of_another_version_is_one_sentence(tmp_path):

@@ -1,4 +1,4 @@
-"""From the books of a rehearsal to a cost table: which rounds count, whose heartbeats, whose options."""
+"""From the books of a rehearsal to a cost table: which rounds count, whose options."""
 
 import csv
 import io
@@ -62,10 +62,10 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def flows_of(folder: Path, num_rounds: int = 2, heartbeat: float = 0.0, **numbers: str) -> tuple[Flow, ...]:
-    sections = {"run": {"rounds": num_rounds + 1}, "cluster": {"heartbeat_seconds": heartbeat}}
+def flows_of(folder: Path, num_rounds: int = 2, **numbers: str) -> tuple[Flow, ...]:
+    sections = {"run": {"rounds": num_rounds + 1}}
     run = replace(load(folder), experiment=comm_cost.config.build([{"method": {"name": "local"}}, sections]))
-    return comm_cost.flows_of(run, found(**numbers), {}, curve=False)
+    return comm_cost.flows_of(run, found(**numbers), {})
 
 
 def test_formula_ledger_and_kernel_stand_side_by_side(folder: Path) -> None:
@@ -90,18 +90,6 @@ def test_without_counters_there_is_nothing_to_compare(folder: Path) -> None:
     events = folder / "events.jsonl"
     events.write_text(events.read_text().replace("kernel_bytes", "nothing"))
     assert [flow.kernel_agrees for flow in flows_of(folder, up="30", down="5", setup_up="3")] == [None] * 4
-
-
-@pytest.mark.parametrize(("heartbeat", "beyond", "explained"), [(0.0, 18, 0), (1.0, 18, 18), (1.0, 17, 0)])
-def test_only_whole_heartbeats_explain_what_the_kernel_saw_beyond(
-    folder: Path, heartbeat: float, beyond: int, explained: int
-) -> None:
-    """A ping without encryption is a frame of 7 bytes and its header of 2."""
-    path = folder / "events.jsonl"
-    path.write_text(path.read_text().replace('"kernel_bytes_up": 1322', f'"kernel_bytes_up": {1322 + beyond}'))
-    up = flows_of(folder, heartbeat=heartbeat, up="30", down="5")[0]
-    assert (up.heartbeat_bytes, up.wire_bytes) == (explained, 322 + explained)
-    assert up.kernel_agrees == (explained == beyond)
 
 
 def test_options_go_to_the_methods_that_have_them() -> None:
@@ -152,7 +140,7 @@ def costs(num_clients: int = 20, **changes: Any) -> SettingCosts:
         formulae=formulae(fedtgp.contract(fedtgp.Config())),
         letters=letters,
         flows=(up, down, both_ways(up, down)),
-        audit={"connections": 20, "agree": 20, "checked": 20, "differences": [], "heartbeats": 3},
+        audit={"connections": 20, "agree": 20, "checked": 20, "differences": [], "cut": []},
     )
     return SettingCosts(
         dataset="cifar100",
@@ -162,7 +150,6 @@ def costs(num_clients: int = 20, **changes: Any) -> SettingCosts:
         letters=letters,
         methods=(tgp,),
         refused={"FedAvg": "no."},
-        heartbeat_seconds=10.0,
     )
 
 
@@ -193,9 +180,8 @@ def test_where_the_kernel_disagrees_its_number_is_shown() -> None:
     assert "4.10 MB ✗ 3.00 MB" in shown(80, kernel_bytes=3_000_000)
 
 
-def test_heartbeats_are_told_for_an_hour_and_links_in_seconds() -> None:
+def test_links_are_told_in_seconds() -> None:
     text = shown(140, link=Link(10.0, 50.0))
-    assert "a heartbeat every 10 s is 9 B up and 7 B down, for a client in an hour 3.24 kB up and 2.52 kB" in text
     assert "a line of 10 Mbit/s up and 50 down" in text
     # 204,922 bytes are 1.639 Mbit: 0.164 s at 10 Mbit/s, 0.033 s at 50.
     assert text.splitlines()[-1].split() == ["FedTGP", "0.164", "0.033", "0.197"]

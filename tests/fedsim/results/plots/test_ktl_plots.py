@@ -10,6 +10,7 @@ from fedsim import config
 from fedsim.data import Federation
 from fedsim.metrics import ROUND_COLUMNS
 from fedsim.results.folder import RunFolder
+from fedsim.results.groups import collect
 from fedsim.results.load import load
 from fedsim.results.plots import ktl as ktl_plots
 from fedsim.results.plots.drawing import save
@@ -73,7 +74,7 @@ def test_pictures_of_a_run_are_the_same_bytes_every_time(tmp_path):
 def test_a_run_of_another_method_has_no_images(tmp_path):
     run = load(run_folder(tmp_path / "run", rounds=0))
     assert ktl_plots.draw_generated(run) is None
-    assert ktl_plots.compare_generated({"a": run, "b": run}) is None
+    assert ktl_plots.compare_generated(collect([tmp_path / "run"])) is None
 
 
 def test_comparison_shows_a_client_s_own_images_first(tmp_path):
@@ -84,7 +85,9 @@ def test_comparison_shows_a_client_s_own_images_first(tmp_path):
     label = int(data.classes[-1])
     row = data.train.indices[data.train.labels == label][0]
     np.testing.assert_array_equal(own[label][0], data.train.dataset.inputs[row, :, :, 0])
-    runs = {folder.name: load(folder) for folder in folders}
-    paths = save(ktl_plots.compare_generated.draw(runs, client=1), tmp_path / "plots")
+    config = folders[1] / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.01", "lr = 0.5"))
+    paths = save(ktl_plots.compare_generated.draw(collect(folders), client=1), tmp_path / "plots")
     text = paths[1].read_text()
-    assert all(f"<!-- {name} -->" in text for name in ("client 1", "a", "b", str(label)))
+    names = ("client 1", "lr = 0.01", "lr = 0.5", str(label))
+    assert all(f"<!-- {name} -->" in text for name in names)

@@ -8,9 +8,10 @@ from made_run import make_run
 from PIL import Image
 
 from fedsim.results.folder import RunFolder
+from fedsim.results.groups import collect
 from fedsim.results.load import load
 from fedsim.results.plots import accuracy as accuracy_plots
-from fedsim.results.plots import drawing
+from fedsim.results.plots import compared, drawing
 from fedsim.results.plots import gallery as plots
 from fedsim.results.plots import metrics as metric_plots
 from fedsim.results.plots import prototypes as prototype_plots
@@ -19,6 +20,8 @@ from fedsim.results.plots import traffic as traffic_plots
 from fedsim.results.plots.data import partition_counts
 
 ALL = {plot.name for plot in plots.PLOTS}
+NEED_MORE = {"generated_images", "norms"}
+"""Pictures of what not every run has."""
 
 
 @pytest.fixture
@@ -160,9 +163,31 @@ def test_each_number_is_drawn_once(path):
             words(drawing.save(draw(run), path / name)[1])
             for draw, name in ((accuracy_plots.draw_by_round, "a"), (metric_plots.draw_metrics, "b"))
         )
-    assert {"before distillation 75.0 %", "logit 75.0 %"} <= accuracies
+    assert {"before distillation 75.0 %", "by logits 75.0 %"} <= accuracies
     assert set(metric_plots.panels(run)) == {"train_loss", "server_loss", "entropy"}
     assert "entropy" in panels and not {"trained accuracy", "logit accuracy"} & panels
+
+
+def test_lengths_of_features_and_prototypes_share_a_picture(path):
+    shortest, longest = ("1", "2", "3"), ("5", "6", "9")
+    add_columns(path, feature_norm=("", "1.5", "2.5"), prototype_norm=("2", "3", "4"))
+    add_columns(path, prototype_norm_min=shortest, prototype_norm_max=longest)
+    run = load(path)
+    with drawing.style():
+        shown = words(drawing.save(prototype_plots.draw_norms(run), path / "norms")[1])
+    assert {"features", "prototypes", "length"} <= shown
+    assert not {name for name in metric_plots.panels(run) if "norm" in name}, "drawn once"
+
+
+def test_runs_are_compared_by_logits_where_one_has_both_read_outs(path, tmp_path):
+    other = make_run(tmp_path / "other", method="local")
+    assert compared.compare_by_logits(collect([path, other])) is None
+    add_columns(path, logit_accuracy=("0.5", "0.25", "0.75"))
+    with drawing.style():
+        figure = compared.compare_by_logits(collect([path, other]))
+        shown = words(drawing.save(figure, path / "logits")[1])
+    last = 100 * load(other).series("accuracy").iloc[-1]
+    assert {"FedProto 75.0", f"Local {last:.1f}"} <= shown, "of one without prototypes, its accuracy"
 
 
 def test_numbers_that_are_not_finite_are_gaps(path, tmp_path):
@@ -194,10 +219,10 @@ def drawn(tmp_path_factory):
 
 
 def test_every_picture_that_has_data_is_drawn(drawn):
-    assert set(drawn) == ALL - {"generated_images"}
+    assert set(drawn) == ALL - NEED_MORE
 
 
-@pytest.mark.parametrize("name", sorted(ALL - {"generated_images"}))
+@pytest.mark.parametrize("name", sorted(ALL - NEED_MORE))
 def test_a_picture_is_a_png_and_an_svg_with_something_on_it(drawn, name):
     picture = drawn[name]
     assert (picture.png.name, picture.svg.name) == (f"{name}.png", f"{name}.svg")
@@ -247,30 +272,3 @@ def test_without_data_nothing_is_drawn(tmp_path, run):
     folder.add_metrics({"round": 0, **row})
     assert plots.draw(plots.PLOTS, load(folder.path), tmp_path / "plots") == []
     assert not (tmp_path / "plots").exists()
-
-
-# ------------------------------------------------------------------------------------------------- comparisons
-
-
-def test_several_runs_in_one_picture(tmp_path):
-    runs = {name: load(make_run(tmp_path / name)) for name in ("one", "two")}
-    runs["alone"] = load(make_run(tmp_path / "alone", wire=False))
-    drawn = {
-        picture.plot.name: words(picture.svg)
-        for picture in plots.draw(plots.COMPARISONS, runs, tmp_path / "plots")
-    }
-    assert set(drawn) == {"accuracy_by_round", "accuracy_by_bytes", "margins"}
-    assert {"one 69.2", "two 69.2", "alone 69.2"} <= drawn["accuracy_by_round"]
-    assert {"one 69.2", "two 69.2"} <= drawn["accuracy_by_bytes"] and "alone 69.2" not in drawn[
-        "accuracy_by_bytes"
-    ]
-    assert {"one", "two"} <= drawn["margins"]
-
-
-def test_a_wide_range_of_costs_is_drawn_on_a_logarithmic_axis(tmp_path):
-    cheap, dear = make_run(tmp_path / "cheap"), make_run(tmp_path / "dear")
-    text = (dear / "ledger.csv").read_text()
-    (dear / "ledger.csv").write_text(text.replace(",400\n", ",400000\n"))
-    runs = {path.name: load(path) for path in (cheap, dear)}
-    _, svg = drawing.save(accuracy_plots.compare_by_bytes(runs), tmp_path / "plots" / "bytes")
-    assert {"10 kB", "100 kB", "1 MB"} <= words(svg)

@@ -11,6 +11,7 @@ import pytest
 from made_run import make_run
 
 from fedsim.errors import UserError
+from fedsim.results.groups import collect
 from fedsim.results.load import load
 from fedsim.results.report import page as report
 from fedsim.results.report import tables as report_tables
@@ -158,6 +159,17 @@ def test_what_clients_report_of_their_own_has_a_column(tmp_path):
     assert [row[-2:] for row in table.rows] == [["0.125", "25.00 %"]] * 3
 
 
+def test_the_memory_of_gpus_is_told_of_each_client(tmp_path):
+    path = make_run(tmp_path / "run")
+    assert "GPU memory" not in report_tables.clients(load(path)).headings
+    heading, *lines = (path / "timings.csv").read_text().splitlines()
+    lines = [f"{line},{(index + 1) * 1e6}" for index, line in enumerate(lines)]
+    (path / "timings.csv").write_text("\n".join([f"{heading},gpu_peak_bytes", *lines]) + "\n")
+    table = report_tables.clients(load(path))
+    shown = [row[table.headings.index("GPU memory")] for row in table.rows]
+    assert shown == [f"{len(lines) - 2 + client}.00 MB" for client in range(3)]
+
+
 def test_the_facts_on_top(page):
     for fact in ("69.23 %", "round 2", "840 B", "2.64 kB", "3 of 3", "12.5 s", "the run is complete"):
         assert fact in page.text
@@ -177,7 +189,7 @@ def test_the_whole_config_is_there_with_what_is_not_default_marked(path, page):
 
 def test_the_page_has_all_pictures_and_needs_nothing_else(path, page):
     assert page.figures == len(list((path / "plots").glob("*.svg"))) == len(list((path / "plots").glob("*.png")))
-    assert page.figures == 13
+    assert page.figures == 14
     assert all(target.startswith(("#", "data:")) for target in page.loads)
     assert len(page.ids) == len(set(page.ids)), "ids are unique over all pictures"
     assert {target[1:] for target in page.loads if target.startswith("#")} <= set(page.ids)
@@ -220,37 +232,65 @@ def test_a_page_that_cannot_be_written(path, tmp_path):
 
 def test_several_runs_on_one_page(path, tmp_path):
     other = make_run(tmp_path / "other", method="local", wire=False)
-    out = report.write_comparison([path, other], tmp_path / "pages" / "both.html")
+    out, left_out = report.write_comparison([path, other], tmp_path / "pages" / "both.html")
+    assert left_out == []
     page = Page(out.read_text())
+    assert [row[:2] for row in page.table("method")[1:]] == [["Local", "69.23"], ["FedProto", "69.23"]]
     _, *rows = page.table("run")
     assert rows == [
-        ["a run", "fedproto", "spiral", "3", "2", "69.23 %", "2", "69.23 %", "840 B", "2.64 kB", "12.5"],
-        ["other", "local", "spiral", "3", "2", "69.23 %", "2", "69.23 %", "–", "–", "12.5"],
+        ["other", "Local", "spiral", "3", "2", "69.23 %", "2", "69.23 %", "–", "–", "12.5"],
+        ["a run", "FedProto", "spiral", "3", "2", "69.23 %", "2", "69.23 %", "840 B", "2.64 kB", "12.5"],
     ]
     assert "stopped early" not in page.text
-    assert page.figures == 3
+    assert page.figures == 5
     names = sorted(path.name for path in (tmp_path / "pages" / "both_plots").iterdir())
     assert names == [
         f"{name}.{kind}"
-        for name in ("accuracy_by_bytes", "accuracy_by_round", "margins")
+        for name in (
+            "accuracy_by_bytes",
+            "accuracy_by_round",
+            "accuracy_by_seconds",
+            "accuracy_of_clients",
+            "margins",
+        )
         for kind in ("png", "svg")
     ]
-    assert page.table("option")[1:] == [["method.name", "fedproto", "local"]]
+    assert page.table("option")[1:] == [["method.name", "Local", "FedProto"]]
 
 
 def test_a_run_that_stopped_early_is_marked_among_others(path, tmp_path):
-    other = make_run(tmp_path / "<i>", wire=False)
+    other = make_run(tmp_path / "<i>", wire=False, settings={"run": {"seed": 2}})
     summary = json.loads((other / "summary.json").read_text())
     (other / "summary.json").write_text(json.dumps(summary | {"completed": False}))
-    text = report.write_comparison([path, other], tmp_path / "both.html").read_text()
+    text = report.write_comparison([path, other], tmp_path / "both.html")[0].read_text()
+    assert "left out where others of their group are complete: &lt;i&gt;" in text
     assert '<th>&lt;i&gt; <span class="bad">(stopped early)</span></th>' in text and "<th>a run</th>" in text
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
-    folders = [make_run(tmp_path / name / "run") for name in ("a", "b")]
-    assert list(report.named_runs(folders)) == [str(folder) for folder in folders]
-    with pytest.raises(UserError, match=r"the run .*a/run is given twice; give each run once\."):
-        report.named_runs([folders[0], folders[1], folders[0] / "." / ""])
+    folders = [make_run(tmp_path / n / "run", settings={"run": {"seed": int(n)}}) for n in "12"]
+    table = report_tables.comparison(collect(folders))
+    assert [row[0] for row in table.rows] == [str(folder) for folder in folders]
+
+
+def test_what_makes_runs_hard_to_compare_is_said_above_the_plots(tmp_path):
+    make_run(tmp_path / "runs" / "a", settings={"train": {"lr": 0.5}})
+    make_run(tmp_path / "runs" / "b", method="fedtgp")
+    make_run(tmp_path / "runs" / "c", method="local")
+    (tmp_path / "runs" / "c" / "metrics.csv").write_text("round\n1\n")
+    out, left_out = report.write_comparison([tmp_path / "runs"], tmp_path / "page.html")
+    text = out.read_text()
+    caution = "Train.lr is not the same for all methods: 0.5 for FedProto; 0.01 for FedTGP."
+    assert len(left_out) == 1 and "c was made by another version" in left_out[0]
+    assert text.index('class="notice"') < text.index(caution) < text.index("<figure")
+    assert text.index("c was made by another version") < text.index("<figure")
+
+
+def test_losses_of_fedktl_are_explained(tmp_path):
+    path = make_run(tmp_path / "run")
+    lines = (path / "metrics.csv").read_text().splitlines()
+    (path / "metrics.csv").write_text("".join(f"{a},{b}\n" for a, b in zip(lines, ("mmd", 1, 2, 3), strict=True)))
+    assert "maximum mean discrepancy" in report.write_report(path).read_text()
 
 
 # ------------------------------------------------------------------------------------------------- the browser
@@ -300,7 +340,7 @@ if CHROMIUM:  # without a browser there is nothing to open the page with
         found, console = open_in_browser((path / "report.html").read_text(), tmp_path, width)
         assert console == []
         assert found["content"] == found["inner"] > width - 20, "nothing sticks out at the side"
-        assert len(found["pictures"]) == 13 and min(found["pictures"]) > 0.75 * min(width, 560)
+        assert len(found["pictures"]) == 14 and min(found["pictures"]) > 0.75 * min(width, 560)
         assert found["tables"][:5] == [15, 4, 7, 4, 8]
 
     @pytest.mark.process

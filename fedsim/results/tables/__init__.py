@@ -1,0 +1,1 @@
+"""Tables for papers: one description, and the same table on the terminal, as CSV, Markdown and LaTeX."""

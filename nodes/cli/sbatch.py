@@ -1,0 +1,36 @@
+"""`fedsim sbatch`: a job script for Slurm."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nodes.cli import _experiment
+from nodes.cli._experiment import OPTIONS, build_experiment, default_folder, experiment_options
+
+
+@click.command(params=experiment_options(*OPTIONS))
+@click.option("--nodes", type=click.IntRange(1), required=True, help="Machines of the job.")
+@click.option("--time", "time_limit", required=True, help="Of one job, as sbatch wants it: 04:00:00.")
+@click.option("--slurm", multiple=True, metavar="OPTION=VALUE", help="A further option of sbatch: partition=gpu.")
+@click.option("--out", type=Path, help="Results folder, which all nodes must see; by default runs/<method>-...")
+def command(nodes: int, time_limit: str, slurm: tuple[str, ...], out: Path | None, **options: Any) -> None:
+    """Write a job script that runs an experiment over the nodes of a job.
+
+    A checkpoint is saved each round unless --checkpoint-every says otherwise. When the time is over the job goes
+    back into the queue, and the next one goes on from there.
+
+    \b
+    Examples:
+      fedsim sbatch --method fedtgp --clients 40 --nodes 4 --time 04:00:00 > job.sh
+      fedsim sbatch --preset table2 --nodes 2 --time 1-0 --slurm gpus-per-node=4 > job.sh
+    """
+    from nodes.launchers import manual, sbatch
+
+    if options["checkpoint_every"] is None:
+        options["checkpoint_every"] = 1
+    experiment = build_experiment(**options, tell=lambda note: click.echo(note, err=True))
+    _experiment.check(experiment, tell=lambda note: click.echo(note, err=True))
+    run = (out or default_folder(experiment)).absolute()
+    config = manual.write_config(experiment, run)
+    click.echo(sbatch.script(experiment, config, run, nodes, time_limit, slurm), nl=False)
