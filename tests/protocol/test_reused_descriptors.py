@@ -1,5 +1,7 @@
 """A descriptor's number is used again while messages that came through its old owner still wait to be read."""
 
+import contextlib
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +89,35 @@ def test_who_said_nothing_is_forgotten_once_all_was_read(
     (arrived,) = collect(server, 1)
     assert isinstance(arrived, Arrived) and arrived.route == route
     assert arrived.connection.fd == server.connections.all[0].fd, "the number was not used again"
+
+
+@pytest.mark.parametrize(
+    "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, bytes(100)], ids=["nothing", "http", "ones", "zeros"]
+)
+def test_a_port_scanner_keeps_nobody_out(
+    noise: bytes,
+    spawn: Callable[[], Any],
+    serve: Callable[..., ServerSocket],
+    hello: Callable[[int], Hello],
+) -> None:
+    """ZeroMQ does not always say that a handshake failed: the scanner may have been a peer with last words."""
+    living = spawn()
+    server = serve()
+    host, port = server.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as scanner:
+        scanner.sendall(noise)
+        with contextlib.suppress(OSError):  # zeros make it hang up at once
+            scanner.shutdown(socket.SHUT_WR)
+            while scanner.recv(1024):  # until the server's end is closed, and its number free
+                pass
+        living.connect(server.address, 7)
+        living.wait_for_connects(1)
+        living.send(hello(7))
+        arrived, events = arrive(living, server, hello(7), greeted=1)
+    noisy, next_one, *_ = server.connections.all
+    assert noisy.fd == next_one.fd, "the number was not used again"
+    assert arrived.decoded.message == hello(7)
+    assert [event.route for event in events if isinstance(event, Arrived)] == [arrived.route]
 
 
 def test_two_reconnects_in_a_row_while_the_server_is_busy(

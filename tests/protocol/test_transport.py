@@ -167,21 +167,6 @@ class TestRefusedMessages:
             router.close()
             context.term()
 
-    def test_port_scanner_disturbs_nobody(self, spawn, serve, collect):
-        peer = spawn()
-        server = serve()
-        host, port = server.address.removeprefix("tcp://").split(":")
-        for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, bytes(100)):
-            with socket.create_connection((host, int(port)), timeout=5) as scanner:
-                scanner.sendall(noise)
-        peer.connect(server.address, 7)
-        peer.wait_for_connects(1)
-        peer.send(SETUP)
-        arrived = []
-        while not arrived:  # noise may be rejected before it
-            arrived = [event for event in collect(server, 1) if isinstance(event, Arrived)]
-        assert [event.decoded.message for event in arrived] == [SETUP]
-
 
 class TestOversizeFrames:
     @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "curve"])
