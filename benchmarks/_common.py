@@ -51,11 +51,16 @@ def wait_for(processes: list[int]) -> None:
 
 
 def run_cluster(path: Path, experiment: Experiment, display: Display) -> RunFolder:
-    """A real cluster with its results in a new folder; if it fails, the benchmark ends with its server's log."""
+    """A real cluster with its results in a new folder; if it fails, the benchmark ends with the reason."""
     folder = RunFolder.create(path, experiment)
     if LocalLauncher(folder, display, LaunchOptions()).run():
-        raise SystemExit((folder.logs / "server.log").read_text())
+        raise SystemExit(failure(folder))
     return folder
+
+
+def failure(folder: RunFolder) -> str:
+    summary = folder.summary()
+    return str(summary["reason"]) if summary else (folder.logs / "server.log").read_text()
 
 
 def run_all(out: Path, experiments: Mapping[Key, tuple[str, Experiment]]) -> dict[Key, LoadedRun]:

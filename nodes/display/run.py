@@ -179,7 +179,7 @@ def describe_trouble(event: Event) -> str:
         case "interrupted":
             return f"{event['by']}: the run is being stopped and keeps its results; once more ends it at once"
         case "client_failed":
-            return f"client {event['client']} failed in round {event['round']}, here:\n{event['where']}"
+            return f"client {event['client']} failed in round {event['round']}:\n{event['where']}"
         case "failed":
             return "\n".join(filter(None, (f"the server failed: {event['reason']}", event.get("where"))))
         case "refused" | "rejected":

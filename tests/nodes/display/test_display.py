@@ -110,7 +110,7 @@ def test_a_client_whose_failure_was_told_is_not_told_to_be_lost_as_well(console)
     for event in (failed, LOST, LOST | {"client": 1}):
         display.on_event(event)
     assert shown(console) == [
-        "client 3 failed in round 4, here:",
+        "client 3 failed in round 4:",
         "  mine.py, line 2, in loss",
         "client 1 was lost in round 4",
     ]
