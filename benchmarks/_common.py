@@ -51,16 +51,18 @@ def wait_for(processes: list[int]) -> None:
 
 
 def run_cluster(path: Path, experiment: Experiment, display: Display) -> RunFolder:
-    """A real cluster with its results in a new folder; if it fails, the benchmark ends with the reason."""
+    """A real cluster with its results in a new folder; if it fails or is stopped, the benchmark ends."""
     folder = RunFolder.create(path, experiment)
-    if LocalLauncher(folder, display, LaunchOptions()).run():
-        raise SystemExit(failure(folder))
+    launcher = LocalLauncher(folder, display, LaunchOptions())
+    if launcher.run():
+        summary = folder.summary()
+        reason = str(summary["reason"]) if summary else (folder.logs / "server.log").read_text()
+        raise KeyboardInterrupt if launcher.interrupted else RunFailed(reason)
     return folder
 
 
-def failure(folder: RunFolder) -> str:
-    summary = folder.summary()
-    return str(summary["reason"]) if summary else (folder.logs / "server.log").read_text()
+class RunFailed(SystemExit):
+    """A benchmark that does not catch it ends with the reason."""
 
 
 def run_all(out: Path, experiments: Mapping[Key, tuple[str, Experiment]]) -> dict[Key, LoadedRun]:

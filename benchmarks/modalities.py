@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._common import CONSOLE, run_cluster
+from benchmarks._common import CONSOLE, RunFailed, run_cluster
 from fedsim import adaptation, assembly, methods
 from fedsim.errors import UserError
 from fedsim.results.load import load
@@ -87,7 +87,7 @@ def result(name: str, method: str, options: dict[str, Any], scratch: Path) -> st
         return f"no: {error}"
     try:
         folder = run_cluster(scratch / f"{name}-{method}", experiment, Quiet(Console(quiet=True)))
-    except SystemExit as failed:  # one that diverges keeps nobody from seeing the others
+    except RunFailed as failed:  # one that diverges keeps nobody from seeing the others
         return f"no: {failed}"
     summary = load(folder.path).summary
     audit = summary["audit"]
