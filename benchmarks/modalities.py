@@ -71,6 +71,8 @@ def layers(name: str, method: str, options: dict[str, Any]) -> list[dict[str, An
         chosen.append({"data": {"dataset": str(options["table"])}})
     elif options["samples_per_class"]:
         chosen.append({"data": {"samples_per_class": options["samples_per_class"]}})
+    if options["lr"]:
+        chosen.append({"train": {"lr": options["lr"]}})
     if method in SHARE_MODELS:
         chosen.append({"model": {"group": ONE_MODEL[name]}})
     if hasattr(methods.load(method).Config, "common_dim"):
@@ -103,6 +105,7 @@ def result(name: str, method: str, options: dict[str, Any], scratch: Path) -> st
 @click.option("--clients", default=5, show_default=True)
 @click.option("--rounds", default=10, show_default=True)
 @click.option("--local-epochs", default=2, show_default=True)
+@click.option("--lr", default=0.0, help="Of clients, for methods that diverge with those that are set here.")
 @click.option("--samples-per-class", default=0, help="Fewer, for a quick look; the table has all of its own.")
 def main(sets: str, chosen: str, **options: Any) -> None:
     """Accuracy in per cent after the last round, and connections on which ledger and kernel agree."""
