@@ -191,10 +191,15 @@ def server_timings(run: LoadedRun) -> Table:
 
 
 def config(experiment: Experiment) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """Section -> option, value, and whether it is not fedsim's default, which a method's options have none of."""
+    """Section -> option, value, and whether it is not fedsim's default. A method's options have none; of encodings
+    and the world only what was chosen is there."""
     given, default = msgspec.to_builtins(experiment), msgspec.to_builtins(Experiment())
+
+    def is_chosen(section: str, key: str, value: Any) -> bool:
+        return section not in default or default[section].get(key, value) != value
+
     return [
-        (section, [(key, _plain(value), default[section].get(key, value) != value) for key, value in own.items()])
+        (section, [(key, _plain(value), is_chosen(section, key, value)) for key, value in own.items()])
         for section, own in given.items()
     ]
 

@@ -1,4 +1,4 @@
-"""Where payloads were encoded, the report says in what, and what they were before."""
+"""Where payloads were encoded, or clients had links, the report says so: in what, and what was chosen."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from made_run import make_run
 
 from fedsim.results.load import load
-from fedsim.results.report import tables
+from fedsim.results.report import page, tables
 
 
 @pytest.fixture
@@ -36,3 +36,14 @@ def test_other_runs_have_neither(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run"))
     assert "encoding" not in tables.payloads(run).headings
     assert "decoded bytes" not in tables.costs(run).headings
+
+
+def test_encodings_links_and_devices_are_settings_that_were_chosen(encoded: Path) -> None:
+    """What stands in a section that most runs do not have has no default to be compared with."""
+    with (encoded / "config.toml").open("a") as file:
+        file.write('\n[world]\nlink = "4g"\n')
+    settings = dict(tables.config(load(encoded).experiment))
+    assert settings["wire"] == [("prototypes", "float16", True)]
+    assert settings["world"] == [("link", "4g", True)]
+    text = page.write_report(encoded).read_text()
+    assert "float16" in text and "4g" in text
