@@ -43,6 +43,13 @@ class Cell:
     place: int = 0
     """1 for the best of its column, 2 for the second; 0 for all others."""
     difference: Difference | None = None
+    num_runs: int = 0
+    """Those that it is about, with and without a number."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every run has a number: those that have one may be the lucky ones."""
+        return self.sample is not None and self.sample.size >= self.num_runs
 
     @property
     def mean(self) -> str:
@@ -81,9 +88,12 @@ class Table:
     """Of most cells; 0 where there is none."""
 
     def counted(self, cell: Cell) -> str:
-        """How many runs a cell is of, where that is not the same for all."""
-        differs = cell.sample is not None and cell.sample.size != self.num_runs
-        return f"n = {cell.sample.size}" if differs and cell.sample else ""
+        """How many runs a cell is of, where that is not the same for all or some have no number."""
+        if cell.sample is None:
+            return ""
+        if not cell.is_whole:
+            return f"{cell.sample.size} of {cell.num_runs}"
+        return f"n = {cell.sample.size}" if cell.sample.size != self.num_runs else ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,10 @@ def build(runs: Runs, description: Description) -> Table:
     baseline = _baseline([*row_axes, *column_axes], description.baseline)
     if baseline:
         cells = _held_against(baseline, rows, columns, cells)
+        if not any(cell.difference for of_row in cells for cell in of_row):
+            warnings.append(
+                f"no cell can be held against {assignment(*baseline)}: none has the same seeds and task."
+            )
     cells = placed(rows, cells, description.better)
     shown = [*column_axes, *_varied_metrics(description)]
     sizes = [cell.sample.size for of_row in cells for cell in of_row if cell.sample]
@@ -232,19 +246,19 @@ def _cell(
     if not known:
         warnings.append(f"no run of {place} has {column[_METRIC]}, so its cell is empty.")
         return Cell(None, shown)
-    return Cell(Sample(known, description.population), shown)
+    return Cell(Sample(known, description.population), shown, num_runs=len(read))
 
 
 def placed(rows: Sequence[Mapping[str, Any]], cells: Sequence[Sequence[Cell]], better: str) -> list[list[Cell]]:
-    """The best and the second of each column, among rows of the same task; equal ones, as they are shown, share a
-    place."""
+    """The best and the second of each column, among rows of the same task in which every run has a number; equal
+    ones, as they are shown, share a place."""
     placed = [list(of_row) for of_row in cells]
     tasks: dict[tuple[Any, ...], list[int]] = {}
     for number, row in enumerate(rows):
         task = tuple(found for key, found in row.items() if not key.startswith(_CHOICES))
         tasks.setdefault(task, []).append(number)
     for column, same in itertools.product(range(len(placed[0])), tasks.values()):
-        known = [(row, cell) for row in same if (cell := placed[row][column]).sample]
+        known = [(row, cell) for row in same if (cell := placed[row][column]).is_whole]
         direction = better or (known[0][1].value.better if known else "")
         if not direction or len(known) < 2:
             continue
@@ -279,22 +293,26 @@ def _held_against(
     columns: Sequence[Mapping[str, Any]],
     cells: Sequence[Sequence[Cell]],
 ) -> list[list[Cell]]:
-    """Each cell against the one that differs from it in the baseline's setting alone."""
+    """Each cell against the one that differs from it in the baseline's setting alone. A method has none of the
+    options in which others were varied."""
     of_place = {
         _place(row, column): cell
         for row, of_row in zip(rows, cells, strict=True)
         for column, cell in zip(columns, of_row, strict=True)
     }
     key, chosen = baseline
+    options = [name for name in (*rows[0], *columns[0]) if key == METHOD and name.startswith("method.")]
+    without_options = dict.fromkeys(options)
     held: list[list[Cell]] = []
     for row, of_row in zip(rows, cells, strict=True):
         held.append([])
         for column, cell in zip(columns, of_row, strict=True):
-            other = of_place.get(_place(row, column, {key: chosen}))
+            places = [_place(row, column, options, {key: chosen}) for options in ({}, without_options)]
+            others = (other.sample for place in places if (other := of_place.get(place)) and other.sample)
             is_itself = {**row, **column}.get(key) == chosen
             found = None
-            if cell.sample and other and other.sample and not is_itself:
-                found = paired_difference(cell.sample, other.sample)
+            if cell.sample and not is_itself and (sample := next(others, None)):
+                found = paired_difference(cell.sample, sample)
             held[-1].append(replace(cell, difference=found))
     return held
 

@@ -70,7 +70,7 @@ def build(runs: Runs, clocks: Mapping[LoadedRun, Clock], wanted: Wanted) -> Tabl
         rows=[[label] for label in labels],
         headings=[[_heading(key, column) for key in shown] for column in columns],
         cells=cells,
-        notes=[*_notes(runs, wanted), *_rankings(labels, columns, cells)],
+        notes=[*_notes(runs, wanted), *_unranked(cells), *_rankings(labels, columns, cells)],
         warnings=list(runs.left_out),
         keys=columns,
         num_runs=max(sizes, key=sizes.count),
@@ -85,7 +85,7 @@ def _task(group: Group) -> dict[str, Any]:
 def _cell(group: Group, clocks: Mapping[LoadedRun, Clock], column: Mapping[str, Any]) -> Cell:
     read = {seeds: _number(run, clocks[run], column) for seeds, run in group.runs.items()}
     known = {seeds: number for seeds, number in read.items() if number is not None}
-    return Cell(Sample(known) if known else None, METRICS[column["metric"]])
+    return Cell(Sample(known) if known else None, METRICS[column["metric"]], num_runs=len(read))
 
 
 def _number(run: LoadedRun, clock: Clock, column: Mapping[str, Any]) -> float | None:
@@ -132,6 +132,14 @@ def _notes(runs: Runs, wanted: Wanted) -> list[str]:
     return [*notes, f"Of {'; '.join(ways)}.", *(f"{sentence}." for sentence in runs.cautions)]
 
 
+def _unranked(cells: Sequence[Sequence[Cell]]) -> list[str]:
+    if all(cell.is_whole or not cell.sample for of_row in cells for cell in of_row):
+        return []
+    return [
+        "Where only some runs reached it (1 of 3), the mean is of these, and has no rank: they may be lucky ones."
+    ]
+
+
 def _rankings(
     labels: Sequence[str], columns: Sequence[Mapping[str, Any]], cells: Sequence[Sequence[Cell]]
 ) -> list[str]:
@@ -143,9 +151,9 @@ def _rankings(
             if (column["metric"], column["accuracy"]) != (_BY_LINK, accuracy) or column["schedule"] == "slots":
                 continue
             known = [
-                (sample.mean, label)
+                (cell.sample.mean, label)
                 for row, label in zip(cells, labels, strict=True)
-                if (sample := row[place].sample)
+                if (cell := row[place]).is_whole and cell.sample
             ]
             orders.setdefault(tuple(label for _, label in sorted(known)), []).append(column["link"])
         goal = f" to {_percent(accuracy)}" if accuracy is not None else ""

@@ -12,7 +12,7 @@ from fedsim.errors import UserError
 from fedsim.results.groups import collect
 from fedsim.results.statistics import Sample
 from fedsim.results.tables import formats
-from fedsim.results.tables.grid import Cell, Description, build
+from fedsim.results.tables.grid import Cell, Description, Table, build, placed
 from fedsim.results.tables.latex import escape, latex
 from fedsim.results.values import Value
 
@@ -106,6 +106,41 @@ def test_differences_to_a_baseline(runs):
     assert across.baseline == "β = 1" and across.cells[0][1].difference is None
     differences = np.subtract(shares("local", 0.1), shares("local", 1.0))
     assert across.cells[0][0].difference.mean == pytest.approx(differences.mean())
+
+
+def test_a_method_without_the_options_that_were_varied_is_a_baseline_all_the_same(tmp_path):
+    for seed in (1, 2):
+        for method in ({"name": "local"}, {"name": "fedtgp", "tau": 1.0}, {"name": "fedtgp", "tau": 10.0}):
+            correct = {1: (seed, 2, 2), 2: (seed, 2, 3) if method["name"] == "local" else (4, 3, 3)}
+            name = f"{method['name']}-{method.get('tau')}-{seed}"
+            settings = {"run": {"seed": seed}, "data": {"seed": 1}, "method": method}
+            make_run(tmp_path / name, settings=settings, correct=correct)
+    runs = collect([tmp_path], finished_only=True)
+    expected = 100 * np.mean([10 - (seed + 5) for seed in (1, 2)]) / sum(TESTED)
+    for columns in ((), ("method.tau",)):  # options in the rows, and in the columns
+        rows = [name for name in ("method", "method.tau") if name not in columns]
+        table = build(runs, Description(rows=rows, columns=columns, baseline="local", rounds=("last",)))
+        gaps = [cell.difference.mean for of_row in table.cells for cell in of_row if cell.difference]
+        assert gaps == pytest.approx([expected] * 2)
+        assert not any("held against" in warning for warning in table.warnings)
+
+
+def test_a_baseline_that_nothing_can_be_held_against_is_said(tmp_path):
+    for seed, method in ((1, "local"), (2, "fedtgp")):
+        make_run(tmp_path / method, method=method, settings={"run": {"seed": seed}, "data": {"seed": 1}})
+    table = build(collect([tmp_path], finished_only=True), Description(baseline="local"))
+    assert any("no cell can be held against Local" in warning for warning in table.warnings)
+
+
+def test_where_only_some_runs_have_a_number_there_is_no_rank(runs):
+    """The only one of three that got there is no better than three of three."""
+    quick, slow = Sample({(1, 1): 5.0}), Sample({(seed, 1): 10.0 for seed in (1, 2, 3)})
+    value = Value("time", lambda run, which: None, "s", "lower")
+    cells = [[Cell(sample, value, num_runs=3)] for sample in (quick, slow, slow)]
+    places = [of_row[0].place for of_row in placed([{}] * 3, cells, "")]
+    assert places == [0, 1, 1]
+    table = Table("", ["method"], [["a"], ["b"], ["c"]], [[""]], cells, [], num_runs=3)
+    assert [table.counted(of_row[0]) for of_row in cells] == ["1 of 3", "", ""]
 
 
 def test_all_forms_say_the_same(runs):
