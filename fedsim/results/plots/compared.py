@@ -15,13 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 
+from fedsim.metrics import worst_tenth
 from fedsim.results.groups import Group, Runs
 from fedsim.results.load import LoadedRun
 from fedsim.results.plots import drawing
 from fedsim.results.plots.accuracy import BYTES, VIRTUAL_SECONDS, WIDE_RANGE, bytes_until
 from fedsim.results.plots.drawing import INK, MUTED, Comparison, comparison
 from fedsim.results.retimed import Clock, over_profiles
-from fedsim.results.values import accuracies_of_clients, worst_tenth
+from fedsim.results.values import accuracies_of_clients
 from fedsim.world.links import PROFILES
 
 MAX_PANELS = 9

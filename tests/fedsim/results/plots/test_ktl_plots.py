@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from fedsim import config
-from fedsim.data import Federation
+from fedsim.data import ClientData, Federation
+from fedsim.data.dataset import Dataset, Subset
 from fedsim.metrics import ROUND_COLUMNS
 from fedsim.results.folder import RunFolder
 from fedsim.results.groups import collect
@@ -91,3 +92,21 @@ def test_comparison_shows_a_client_s_own_images_first(tmp_path):
     text = paths[1].read_text()
     names = ("client 1", "lr = 0.01", "lr = 0.5", str(label))
     assert all(f"<!-- {name} -->" in text for name in names)
+
+
+def test_a_client_s_own_images_of_an_array_of_numbers(tmp_path):
+    """As models read them: channels first, from -1 to 1."""
+    values = np.linspace(-1, 1, 4 * 2 * 3, dtype=np.float32).reshape(4, 1, 2, 3)
+    train = Subset(Dataset("own", values, np.array([0, 1, 1, 0]), 2, 4, kind="image"), np.array([2, 3]))
+    own = ktl_plots.own_images(ClientData(train=train, test=train))
+    assert own.keys() == {0, 1}
+    np.testing.assert_array_equal(own[1], np.rint((values[2] + 1) * 127.5).astype(np.uint8))
+
+
+def test_where_the_data_are_not_at_hand_the_generated_images_are_compared_alone(tmp_path):
+    folders = [run_folder(tmp_path / name) for name in ("a", "b")]
+    for folder, rate in zip(folders, ("0.01", "0.5"), strict=True):
+        text = (folder / "config.toml").read_text().replace('dataset = "digits"', 'dataset = "./gone.npz"')
+        (folder / "config.toml").write_text(text.replace("lr = 0.01", f"lr = {rate}"))
+    text = save(ktl_plots.compare_generated.draw(collect(folders)), tmp_path / "plots")[1].read_text()
+    assert "<!-- lr = 0.5 -->" in text and "client 0" not in text
