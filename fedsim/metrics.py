@@ -30,9 +30,9 @@ Row = dict[str, float | int | None]
 """One round in metrics.csv; None where there is nothing to say."""
 
 CLIENT_COLUMNS = ("round", "client", "correct", "tested", "loss")
+"""What clients.csv always has; further columns are what else clients report."""
 GPU_PEAK_BYTES = "gpu_peak_bytes"
 """Among what a client's work took: the most memory that it had of its GPU."""
-"""What clients.csv always has; further columns are what else clients report."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Metric:
     title: str
     is_share: bool = False
     """Written in per cent and judged by its best round; all others are numbers."""
+    lower_is_better: bool = False
     plot: Literal["accuracy", "panel", ""] = "panel"
     """Drawn among the accuracies, in a panel of its own, or nowhere: other pictures say more."""
     meaning: str = ""
@@ -85,7 +86,7 @@ KNOWN = _ALWAYS | {
     "distilled_accuracy": _accuracy("clients after distillation"),
     "global_accuracy": _accuracy("clients on the global test set"),
     "worst_tenth_accuracy": _accuracy("worst tenth of clients"),
-    "client_deviation": Metric("deviation over clients", is_share=True),
+    "client_deviation": Metric("deviation over clients", is_share=True, lower_is_better=True),
     "macro_f1": Metric("F1 (macro, mean client)", is_share=True),
     "micro_auc": Metric("AUC (micro)", is_share=True),
     "mmd": Metric(
@@ -177,9 +178,7 @@ def round_row(
     row = {"round": round, **_pooled(of_clients, metric, attendance or Attendance(len(of_clients)))}
     row |= _spread(_shares(of_clients)) if spread else {}
     _check_names(of_server, _TAKEN | row.keys(), f"server, round {round}")
-    return row | {
-        name: value if isinstance(value, int) else number(name, value) for name, value in of_server.items()
-    }
+    return row | {name: value if type(value) is int else number(name, value) for name, value in of_server.items()}
 
 
 def _pooled(of_clients: Sequence[Mapping[str, float]], metric: str, attendance: Attendance) -> Row:
@@ -212,13 +211,16 @@ def _shares(of_clients: Sequence[Mapping[str, float]]) -> list[float]:
 
 
 def _spread(shares: Sequence[float]) -> Row:
-    """The deviation of clients' accuracies (of all there are, so divided by their number), and the mean of the
-    worst tenth of them, at least one."""
-    worst = sorted(shares)[: max(1, len(shares) // 10)]
+    """The deviation of clients' accuracies, of all there are, so divided by their number."""
     return {
         "client_deviation": statistics.pstdev(shares) if shares else None,
-        "worst_tenth_accuracy": _mean(worst),
+        "worst_tenth_accuracy": worst_tenth(shares),
     }
+
+
+def worst_tenth(shares: Sequence[float]) -> float | None:
+    """The mean of the tenth of the clients that has the lowest accuracies; at least one client."""
+    return _mean(sorted(shares)[: max(1, len(shares) // 10)])
 
 
 def _mean_of(of_clients: Sequence[Mapping[str, float]], name: str) -> float | None:
@@ -268,19 +270,20 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 class BestAndLast(NamedTuple):
-    """Of a share over the rounds. The papers report the best round; of equals it is the earliest."""
+    """Of a metric over the rounds. The papers report the best round; of equals it is the earliest."""
 
     best: float
     best_round: int
     last: float
 
 
-def best_and_last(points: Iterable[tuple[int, float | None]]) -> BestAndLast | None:
-    """Of (round, share), in the order of rounds; None where nothing was measured."""
-    known = [(round, share) for round, share in points if share is not None and math.isfinite(share)]
+def best_and_last(name: str, points: Iterable[tuple[int, float | None]]) -> BestAndLast | None:
+    """Of (round, value), in the order of rounds; None where nothing was measured."""
+    known = [(round, value) for round, value in points if value is not None and math.isfinite(value)]
     if not known:
         return None
-    best_round, best = max(known, key=lambda point: point[1])
+    choose = min if describe(name).lower_is_better else max
+    best_round, best = choose(known, key=lambda point: point[1])
     return BestAndLast(float(best), int(best_round), float(known[-1][1]))
 
 
@@ -300,7 +303,7 @@ def summary(history: Sequence[Row], *, count_partial: bool = False) -> dict[str,
 
     def of_run(name: str) -> BestAndLast | None:
         points = ((int(row["round"] or 0), row.get(name)) for row in history)
-        return best_and_last(point for point in points if count_partial or point[0] not in partial)
+        return best_and_last(name, (point for point in points if count_partial or point[0] not in partial))
 
     own, names = of_run("accuracy"), dict.fromkeys(name for row in history for name in row)
     return {

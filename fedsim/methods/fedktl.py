@@ -241,7 +241,9 @@ class Client(method.Client):
         def predict(outputs_BP: Tensor) -> Tensor:
             return (outputs_BP @ self.etf_CP.T).argmax(dim=1)
 
-        return count_correct(self.model, self.data.test, self.context.device, predict=predict)
+        return count_correct(
+            self.model, self.data.test, self.context.device, predict=predict, further=self.measures_further
+        )
 
     def loss(self, batch: Batch) -> Tensor:
         """L^A + μ · L^M; L^A alone without pairs."""

@@ -131,7 +131,7 @@ class LoadedRun:
     def best_and_last(self, name: str) -> BestAndLast | None:
         """Of a column of metrics.csv; None where it was never measured."""
         series = self.series(name)
-        return best_and_last(series[~series.index.isin(self.partial_rounds)].items())
+        return best_and_last(name, series[~series.index.isin(self.partial_rounds)].items())
 
     @cached_property
     def partial_rounds(self) -> list[int]:

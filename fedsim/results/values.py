@@ -9,12 +9,11 @@ from typing import Literal
 from pandas import Series
 
 from fedsim.errors import UnknownName
-from fedsim.metrics import ROUND_COLUMNS, describe
+from fedsim.metrics import ROUND_COLUMNS, describe, worst_tenth
 from fedsim.results.load import LoadedRun
 
 Which = Literal["best", "last"]
 PERCENT = 100.0
-WORST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,6 @@ class Value:
         return f"{number:.2f}" if self.unit == "%" or is_large else f"{number:.3f}"
 
 
-def worst_tenth(shares: Series) -> float:
-    """The mean of the tenth of the clients that has the lowest accuracies; at least one client."""
-    count = max(1, round(WORST_SHARE * len(shares)))
-    return float(shares.sort_values().iloc[:count].mean())
-
-
 def accuracies_of_clients(run: LoadedRun, which: Which) -> Series:
     """Of all clients that were tested in the round that counts, in percent."""
     series = run.series("accuracy")
@@ -54,10 +47,10 @@ def accuracies_of_clients(run: LoadedRun, which: Which) -> Series:
     return PERCENT * table[table["round"] == round].set_index("client")["accuracy"].dropna()
 
 
-def _of_clients(reduce: Callable[[Series], float]) -> Callable[[LoadedRun, Which], float | None]:
+def _of_clients(reduce: Callable[[Series], float | None]) -> Callable[[LoadedRun, Which], float | None]:
     def read(run: LoadedRun, which: Which) -> float | None:
         shares = accuracies_of_clients(run, which)
-        return float(reduce(shares)) if len(shares) else None
+        return reduce(shares) if len(shares) else None
 
     return read
 
@@ -78,7 +71,7 @@ FURTHER = {
     "worst_tenth": Value("worst tenth of clients", _of_clients(worst_tenth), "%", "higher"),
     # Of the clients that there are, not of those that might be: the population's.
     "client_deviation": Value(
-        "deviation among clients", _of_clients(lambda shares: shares.std(ddof=0)), "%", "lower"
+        "deviation among clients", _of_clients(lambda shares: float(shares.std(ddof=0))), "%", "lower"
     ),
     "bytes_up": Value("sent up", _megabytes("up"), "MB", "lower", by_round=False),
     "bytes_down": Value("sent down", _megabytes("down"), "MB", "lower", by_round=False),
@@ -105,7 +98,7 @@ def value(name: str) -> Value:
         metric.title,
         read,
         "%" if metric.is_share else "",
-        "higher" if metric.is_share else "",
+        ("lower" if metric.lower_is_better else "higher") if metric.is_share else "",
         by_round=metric.is_share,
     )
 

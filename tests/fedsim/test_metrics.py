@@ -74,6 +74,11 @@ def test_what_the_server_says_comes_last_and_keeps_its_kind():
     assert isinstance(row["iterations"], int) and row["margin"] == 0.25
 
 
+def test_a_truth_value_is_a_number_in_the_file():
+    row = round_row(0, [], {"converged": True}, "pooled")
+    assert str(row["converged"]) == "1.0"
+
+
 # ------------------------------------------------------------------------------------------------- not finite
 
 
@@ -90,8 +95,9 @@ def test_a_training_that_went_wrong_shows_in_the_mean_loss(losses):
 
 def test_what_is_not_finite_is_never_the_best():
     points = [(0, None), (1, 0.5), (2, NAN), (3, INF), (4, 0.25), (5, 0.5), (6, NAN)]
-    assert best_and_last(points) == (0.5, 1, 0.5)  # the earliest of equals; the last that was measured
-    assert best_and_last([(0, NAN), (1, None)]) is None and best_and_last([]) is None
+    assert best_and_last("accuracy", points) == (0.5, 1, 0.5)  # the earliest of equals; the last that was measured
+    nothing = [(0, NAN), (1, None)]
+    assert best_and_last("accuracy", nothing) is None and best_and_last("accuracy", []) is None
 
 
 def test_a_client_s_row_has_what_it_said():
@@ -184,6 +190,16 @@ def test_what_was_learned():
     }
     nothing = summary([{"round": 0, "accuracy": None}])
     assert nothing["best_accuracy"] is None and nothing["best_round"] is None and nothing["final_accuracy"] is None
+
+
+def test_the_least_deviation_is_the_best_one():
+    history = [
+        {"round": round, "accuracy": 0.5, "client_deviation": deviation, "worst_tenth_accuracy": 0.5 - deviation}
+        for round, deviation in enumerate((0.5, 0.0, 0.25))
+    ]
+    found = summary(history)["further_accuracies"]
+    assert found["client_deviation"] == {"best": 0.0, "best_round": 1, "last": 0.25}
+    assert found["worst_tenth_accuracy"]["best_round"] == 1
 
 
 def test_a_round_of_fewer_clients_is_neither_best_nor_last():

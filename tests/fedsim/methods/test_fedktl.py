@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Subset
 from toys import elements
 
 from fedsim import config
+from fedsim.config import Experiment, Run
 from fedsim.contract import Payload
 from fedsim.costs.formula import formulae
 from fedsim.equations.etf import fit_images, to_bytes
@@ -68,6 +69,14 @@ def test_the_formula_of_the_cost_counts_what_travels(options, expected):
     assert cost["up"].evaluate(letters) == sent_up
     assert cost["down"].evaluate(letters) == 3 * elements(toy.down, toy.contract.down)
     assert cost["setup_down"].evaluate(letters) == 3 * elements(setup_down, toy.contract.setup_down)
+
+
+def test_further_measures_are_those_of_its_own_read_out():
+    """It predicts by cosines with fixed vectors, so there are no scores of classes for an AUC."""
+    client = make().clients[0]
+    experiment = Experiment(run=Run(clients=3, measures="all"), train=client.context.experiment.train)
+    object.__setattr__(client.context, "experiment", experiment)
+    assert set(client.evaluate()) == {"correct", "tested", "macro_f1"}
 
 
 @pytest.mark.parametrize(
