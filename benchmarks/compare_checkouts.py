@@ -22,14 +22,7 @@ from fedsim import methods
 HERE = Path(__file__).resolve().parent.parent
 Table = dict[str, list[str]]
 TABLES = ("metrics.csv", "clients.csv", "ledger.csv")
-PUBLIC = (
-    "--set",
-    "data.public_samples=100",
-    "--set",
-    "method.server_epochs=2",
-    "--set",
-    "method.server_model=CNN2",
-)
+PUBLIC = tuple("--set data.public_samples=100 --set method.server_epochs=2 --set method.server_model=CNN2".split())
 ONE_MODEL = ("--model-group", "CNN2")
 OPTIONS = {
     **dict.fromkeys(("fedprotokd", "fedpkd", "fed2pkd"), PUBLIC),
@@ -40,17 +33,7 @@ OPTIONS = {
 
 
 def run(checkout: Path, method: str, rounds: int, folder: Path) -> None:
-    words = [
-        "run_cluster.py",
-        "--method",
-        method,
-        "--dataset",
-        "digits",
-        "--clients",
-        "6",
-        "--rounds",
-        str(rounds),
-    ]
+    words = f"run_cluster.py --method {method} --dataset digits --clients 6 --rounds {rounds}".split()
     words += [*OPTIONS.get(method, ()), "--set", "cluster.server_threads=1", "--out", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(checkout), "FEDSIM_NO_REPORT": "1"}
     done = subprocess.run(

@@ -22,42 +22,17 @@ PATIENCE_SECONDS = 240.0  # less than a test has: whoever waits in vain says for
 """For what must come, on a machine that does much else; only a defect waits that long."""
 
 _SMALL = ("--set", "cluster.server_threads=1", "--set", "cluster.rejoin_seconds=60")
-_POINTS = (
-    "--dataset",
-    "spiral",
-    "--model-group",
-    "MLP",
-    "--feature-dim",
-    "3",
-    "--set",
-    "data.samples_per_class=40",
-)
-_DIGITS = (
-    "--dataset",
-    "digits",
-    "--model-group",
-    "CNN1",
-    "--feature-dim",
-    "32",
-    "--set",
-    "data.samples_per_class=20",
-)
+_POINTS = "--dataset spiral --model-group MLP --feature-dim 3 --set data.samples_per_class=40"
+_DIGITS = "--dataset digits --model-group CNN1 --feature-dim 32 --set data.samples_per_class=20"
 
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
-    "fedproto": ("--method", "fedproto", *_POINTS, "--clients", "4", "--rounds", "6"),
-    "some": ("--method", "fedproto", *_POINTS, "--clients", "4", "--rounds", "6", "--participation", "0.5"),
-    "fedtgp": (
-        "--method",
-        "fedtgp",
-        *_DIGITS,
-        "--clients",
-        "3",
-        "--rounds",
-        "3",
-        "--set",
-        "method.server_epochs=5",
-    ),
-    "fedavg": ("--method", "fedavg", *_POINTS, "--feature-dim", "1000", "--clients", "2", "--rounds", "3"),
+    name: tuple(words.split())
+    for name, words in {
+        "fedproto": f"--method fedproto {_POINTS} --clients 4 --rounds 6",
+        "some": f"--method fedproto {_POINTS} --clients 4 --rounds 6 --participation 0.5",
+        "fedtgp": f"--method fedtgp {_DIGITS} --clients 3 --rounds 3 --set method.server_epochs=5",
+        "fedavg": f"--method fedavg {_POINTS} --feature-dim 1000 --clients 2 --rounds 3",
+    }.items()
 }
 """Small ones that differ in what is sent, saved and remembered; messages of `fedavg` are large."""
 

@@ -13,7 +13,7 @@ from fedsim.models import groups
 from fedsim.models.flops import profile_group
 from fedsim.models.text import reversed_texts, sinusoids
 
-NEWS, HAR, WORDS = InputShape((200,), "tokens", 32_000), InputShape((9, 1, 128), "signal"), InputShape((5000,))
+NEWS, HAR, WORDS = InputShape((20,), "tokens", 32_000), InputShape((9, 1, 128), "signal"), InputShape((5000,))
 K, V, C = 512, 32_000, 4
 TINY = InputShape((7,), "tokens", 20)
 
@@ -192,13 +192,13 @@ def test_signals_of_one_sensor_may_be_flat_and_several_are_strided():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("CNN", NEWS, "takes images, but a sample of this dataset is 200 tokens; use model.group = HtFE-txt-4."),
+        ("CNN", NEWS, "takes images, but a sample of this dataset is 20 tokens; use model.group = HtFE-txt-4."),
         ("ResNet18", HAR, "a sample of this dataset is signals of 9x1x128; use model.group = HtFE-sen-2."),
         ("CNN", (2,), "a sample of this dataset is 2 numbers; use model.group = MLP, or, if they are pixels"),
         ("LSTM", (3, 32, 32), "LSTM takes texts, but a sample of this dataset is images of 3x32x32; use"),
-        ("HARCNN", NEWS, "model HARCNN takes signals, but a sample of this dataset is 200 tokens"),
+        ("HARCNN", NEWS, "model HARCNN takes signals, but a sample of this dataset is 20 tokens"),
         ("HARCNN", (1, 28, 28), "a sample of this dataset is images of 1x28x28; use model.group = HtCNN8."),
-        ("MLP", NEWS, "model MLP takes numbers, but a sample of this dataset is 200 tokens"),
+        ("MLP", NEWS, "model MLP takes numbers, but a sample of this dataset is 20 tokens"),
         ("MLP-100", NEWS, "takes numbers"),
         ("timm:resnet18", NEWS, "takes images"),
         ("hf:./nowhere", HAR, "takes texts"),

@@ -52,6 +52,7 @@ def test_where_there_is_no_repository_there_is_no_commit(tmp_path: Path, monkeyp
     assert provenance.collect(config.build([]))["commit"] == {"fedsim": None, "here": None}
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_reports_show_it_and_comparisons_what_differs(tmp_path: Path) -> None:
     base = provenance.collect(config.build([{"data": {"dataset": "spiral"}}]))
     for name, version, method in (("one", "2.0", "fedproto"), ("two", "2.1", "fedtgp")):

@@ -38,6 +38,7 @@ def test_other_runs_have_neither(tmp_path: Path) -> None:
     assert "decoded bytes" not in tables.costs(run).headings
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_encodings_links_and_devices_are_settings_that_were_chosen(encoded: Path) -> None:
     """What stands in a section that most runs do not have has no default to be compared with."""
     with (encoded / "config.toml").open("a") as file:

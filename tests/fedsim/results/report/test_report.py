@@ -258,6 +258,7 @@ def test_several_runs_on_one_page(path, tmp_path):
     assert page.table("option")[1:] == [["method.name", "Local", "FedProto"]]
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_a_run_that_stopped_early_is_marked_among_others(path, tmp_path):
     other = make_run(tmp_path / "<i>", wire=False, settings={"run": {"seed": 2}})
     summary = json.loads((other / "summary.json").read_text())
@@ -273,6 +274,7 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
     assert [row[0] for row in table.rows] == [str(folder) for folder in folders]
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_what_makes_runs_hard_to_compare_is_said_above_the_plots(tmp_path):
     make_run(tmp_path / "runs" / "a", settings={"train": {"lr": 0.5}})
     make_run(tmp_path / "runs" / "b", method="fedtgp")
@@ -286,6 +288,7 @@ def test_what_makes_runs_hard_to_compare_is_said_above_the_plots(tmp_path):
     assert text.index("c was made by another version") < text.index("<figure")
 
 
+@pytest.mark.usefixtures("one_picture")
 def test_losses_of_fedktl_are_explained(tmp_path):
     path = make_run(tmp_path / "run")
     lines = (path / "metrics.csv").read_text().splitlines()
