@@ -22,7 +22,7 @@ from fedsim import methods
 HERE = Path(__file__).resolve().parent.parent
 Table = dict[str, list[str]]
 TABLES = ("metrics.csv", "clients.csv", "ledger.csv")
-PUBLIC = tuple("--set data.public_samples=100 --set method.server_epochs=2 --set method.server_model=CNN2".split())
+PUBLIC = tuple(["--set", "data.public_samples=100", "--set", "method.server_epochs=2", "--set", "method.server_model=CNN2"])
 ONE_MODEL = ("--model-group", "CNN2")
 OPTIONS = {
     **dict.fromkeys(("fedprotokd", "fedpkd", "fed2pkd"), PUBLIC),
