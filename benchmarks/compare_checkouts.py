@@ -22,7 +22,8 @@ from fedsim import methods
 HERE = Path(__file__).resolve().parent.parent
 Table = dict[str, list[str]]
 TABLES = ("metrics.csv", "clients.csv", "ledger.csv")
-PUBLIC = tuple(["--set", "data.public_samples=100", "--set", "method.server_epochs=2", "--set", "method.server_model=CNN2"])
+_SETTINGS = ("data.public_samples=100", "method.server_epochs=2", "method.server_model=CNN2")
+PUBLIC = tuple(word for setting in _SETTINGS for word in ("--set", setting))
 ONE_MODEL = ("--model-group", "CNN2")
 OPTIONS = {
     **dict.fromkeys(("fedprotokd", "fedpkd", "fed2pkd"), PUBLIC),
