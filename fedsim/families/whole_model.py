@@ -26,7 +26,19 @@ from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.errors import UserError
 from fedsim.families.uploads import Aggregation, mean_of
 from fedsim.learning.parameters import flatten, load_flat
-from fedsim.method import Client, ClientContext, Instead, Metrics, Server, Setting, State, Step, Upload, filled
+from fedsim.method import (
+    Client,
+    ClientContext,
+    Instead,
+    Metrics,
+    Reported,
+    Server,
+    Setting,
+    State,
+    Step,
+    Upload,
+    filled,
+)
 from fedsim.models import SplitModel
 
 
@@ -140,7 +152,7 @@ class SharingClient(Client):
             self.load(self.model, self.config, self.waiting)
             self.waiting = {}
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         self.adopt()
         experiment = self.context.experiment
         rate = learning_rate(experiment.train.lr, self.config, round, experiment.run.rounds)

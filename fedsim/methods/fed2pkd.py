@@ -60,6 +60,7 @@ from fedsim.method import (
     ClientContext,
     Instead,
     Metrics,
+    Reported,
     ServerContext,
     Setting,
     Step,
@@ -247,7 +248,7 @@ class Client(method.Client):
             total = total + config.contrast_weight * contrast + config.feature_weight * distilled
         return total
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         self.round = round
         return super().train(round)
 

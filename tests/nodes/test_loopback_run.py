@@ -1,5 +1,7 @@
 """A whole run in one thread: the real server and real clients, all but the network, against the oracle."""
 
+from typing import Any
+
 import pytest
 from commands import bits, events, rows
 
@@ -18,6 +20,27 @@ POINTS = {
 def test_a_run_over_the_doubles_gives_the_bits_of_the_oracle(play, oracle, method: str) -> None:
     experiment = config.build([POINTS, {"method": {"name": method}}])
     assert bits(play(experiment)) == bits(oracle(experiment))
+
+
+@pytest.mark.parametrize(
+    ("method", "trained"),
+    [({"name": "fedproto"}, {0, 1}), ({"name": "fedl2g", "warm_up_rounds": 1}, {1})],
+)
+def test_a_client_that_trains_no_batch_has_no_loss_and_no_part_in_the_mean(
+    play, oracle, method: dict[str, Any], trained: set[int]
+) -> None:
+    """Client 2 has 19 samples, and batches are of 20; in FedL2G's warm-up nobody trains."""
+    less = {"run": {"participation": 1.0}, "data": {"beta": 0.1}, "train": {"batch_size": 20}}
+    experiment = config.build([POINTS, {"method": method}, less])
+    folder = play(experiment)
+    assert bits(folder) == bits(oracle(experiment))
+
+    losses = {(int(row["round"]), int(row["client"])): row["loss"] for row in rows(folder / "clients.csv")}
+    expected = {(round, client) for round in trained for client in (0, 1)}
+    assert {key for key, loss in losses.items() if loss} == expected
+    for row in rows(folder / "metrics.csv"):
+        told = [float(losses[int(row["round"]), client]) for client in (0, 1) if int(row["round"]) in trained]
+        assert (float(row["train_loss"]) if row["train_loss"] else None) == (sum(told) / 2 if told else None)
 
 
 @pytest.mark.parametrize("method", ["fedproto", "fedgen", "fedtgp"])
