@@ -1,5 +1,6 @@
 """A whole run in one thread: the real server and real clients, all but the network, against the oracle."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -61,6 +62,8 @@ def test_who_counts_is_decided_by_the_virtual_clock_alone(play, oracle, method: 
     assert (played / "world.csv").read_bytes() == (expected / "world.csv").read_bytes()
     rulings = rows(played / "world.csv")
     assert {row["outcome"] for row in rulings} == {"counts", "late", "dropped", "away"}
+    dropped = Counter(row["round"] for row in rulings if row["outcome"] == "dropped")
+    assert all(int(row["dropped"] or 0) == dropped[row["round"]] for row in rows(played / "metrics.csv"))
     said = [(e["round"], e["client"], e["reason"]) for e in events(played) if e["event"] == "absent"]
     assert said == [(int(r["round"]), int(r["client"]), r["outcome"]) for r in rulings if r["outcome"] != "counts"]
     assert not any(int(row["lost"]) for row in rows(played / "metrics.csv")), "planned absence is no loss"
