@@ -27,6 +27,7 @@ from fedsim.learning.stopwatch import Stopwatch
 from fedsim.learning.training import Batch as Batch
 from fedsim.learning.training import run_epochs
 from fedsim.metrics import Metrics as Metrics
+from fedsim.metrics import Reported as Reported
 from fedsim.models import SplitModel
 from fedsim.seeds import Streams
 from fedsim.world.cohort import dropped_of
@@ -211,8 +212,8 @@ class Client:
         """Whether F1 and AUC are wanted beside accuracy, for `count_correct`."""
         return self.context.experiment.run.measures == "all"
 
-    def train(self, round: int) -> Metrics:
-        """One round of local training; at least `loss`, the mean over its batches."""
+    def train(self, round: int) -> Reported:
+        """One round of local training; at least `loss`, the mean over its batches, None where there were none."""
         return {"loss": self.train_locally(round)}
 
     def loss(self, batch: Batch) -> Tensor:
@@ -231,9 +232,10 @@ class Client:
         data: Subset | None = None,
         learning_rates: Sequence[float] | None = None,
         clip_norm: float = 0.0,
-    ) -> float:
+    ) -> float | None:
         """`run_epochs` with `loss`, `optimizer` and the experiment's settings, of the model on the client's own
-        training data unless other modules or other data are given. Returns the mean loss."""
+        training data unless other modules or other data are given. Returns the mean loss, None of no batches: a
+        client with less than one trains nothing while `train.drop_last` holds."""
         return run_epochs(
             self.loss,
             modules or [self.model],

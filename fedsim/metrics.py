@@ -4,7 +4,8 @@ A client answers with named scalars, and so does the server's step. All of them 
 
     a client's `correct` of `tested`       clients.csv, and over all clients `accuracy` in metrics.csv
                `x_correct` of `x_tested`   clients.csv, and over all clients `x_accuracy` in metrics.csv
-               `loss`                      clients.csv, and its mean `train_loss` in metrics.csv
+               `loss`                      clients.csv, and its mean `train_loss` in metrics.csv; a client that
+                                           trained no batch has none
                any other `x`               clients.csv, and its mean `x` over the clients that reported it
     the server's `x`                       metrics.csv
 
@@ -26,6 +27,8 @@ from fedsim.errors import ContractError
 
 Metrics = dict[str, float]
 """What a half of a method reports."""
+Reported = dict[str, float | None]
+"""The same as it comes from a client's training: what is None, such as the loss of no batches, is left out."""
 Row = dict[str, float | int | None]
 """One round in metrics.csv; None where there is nothing to say."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedsim.contract import Arrays
-from fedsim.metrics import Metrics, number
+from fedsim.metrics import Metrics, Reported, number
 from protocol.codec import Parcel
 
 LARGE_BYTES = 1 << 16
@@ -50,7 +50,7 @@ class Report:
 
 def carry_out(client: Client, order: Order, down: Arrays) -> Report:
     """`down` is empty before the first aggregation."""
-    metrics: Metrics = {}
+    metrics: Reported = {}
     seconds: dict[str, float] = {}
     arrays: Arrays = {}
     clock = time.perf_counter()
@@ -74,4 +74,5 @@ def carry_out(client: Client, order: Order, down: Arrays) -> Report:
             arrays = client.upload()
             lap("upload")
     # As they come off the wire: a number that travelled is a float.
-    return Report({name: number(name, value) for name, value in metrics.items()}, seconds, arrays)
+    told = {name: number(name, value) for name, value in metrics.items() if value is not None}
+    return Report(told, seconds, arrays)

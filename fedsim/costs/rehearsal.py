@@ -19,7 +19,7 @@ from fedsim.costs.formula import classes_covered
 from fedsim.data import Federation
 from fedsim.errors import UserError
 from fedsim.learning.evaluation import NOTHING_TESTED
-from fedsim.method import Metrics, Setting, Step, Upload
+from fedsim.method import Metrics, Reported, Setting, Step, Upload
 
 
 def federation_of(experiment: Experiment) -> Federation:
@@ -85,7 +85,7 @@ class Client(method.Client):
     def evaluate(self) -> Metrics:
         return dict(NOTHING_TESTED)
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         return {"loss": 0.0}
 
     def drops(self, round: int) -> bool:

@@ -21,7 +21,7 @@ from fedsim.data.inputs import described
 from fedsim.equations.distillation import divergence
 from fedsim.errors import UserError
 from fedsim.families.uploads import Aggregation
-from fedsim.method import ClientContext, Metrics, ServerContext, Setting
+from fedsim.method import ClientContext, Reported, ServerContext, Setting
 from fedsim.models import SplitModel, groups
 from fedsim.models.base import SMALLEST
 from fedsim.seeds import Streams
@@ -110,7 +110,7 @@ class MutualClient(method.Client):
         """The received weights come again, but running statistics of batch normalisation stay with a client."""
         return {"model": self.model, "auxiliary": self.auxiliary}
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         """One optimizer step of all modules for each batch; a method's loss is the sum over both models."""
         config: MutualConfig = self.context.config
         lr = self.context.experiment.train.lr

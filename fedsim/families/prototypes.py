@@ -28,7 +28,7 @@ from fedsim.equations.class_vectors import (
 from fedsim.errors import UserError
 from fedsim.families.uploads import COUNTS, PROTOTYPES, Uploaded, class_means, pack, stack_uploads
 from fedsim.learning.evaluation import Predict, count_read_outs, largest
-from fedsim.method import Batch, Client, ClientContext, Metrics, Server, State, Step, Upload
+from fedsim.method import Batch, Client, ClientContext, Metrics, Reported, Server, State, Step, Upload
 
 PUBLISHED_WEIGHTS = {"mse": 10.0, "l2": 0.1}
 """λ that belongs to each distance: the papers print 0.1 for the Euclidean, their runs use 10 with MSE."""
@@ -159,7 +159,7 @@ class PrototypeClient(Client):
         local = self.config.evaluate_by == "local_prototype"
         return nearest_prototype(self.local_prototypes if local else self.global_prototypes, allowed_C)
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         """With the method's loss; prototypes are gathered on the way, after it or, stale, before it."""
         config = self.config
         self.is_guided = self.global_prototypes.any and config.weight > 0

@@ -119,6 +119,7 @@ class Student:
     ) -> None:
         """`loss(logits, teacher's logits)` on the samples that the server sent its logits for, if it has; `test`
         says how good the client is until then."""
+        self.trained = {}  # or it would be told of a round in which nothing was learnt
         if not down:
             return
         context, model = self.client.context, self.client.model

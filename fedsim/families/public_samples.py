@@ -126,20 +126,19 @@ def require_comparable(model: SplitModel, method: str) -> None:
 
 
 class PublicSamples:
-    """As a client has them: in its own copy of the data set, or from the moment they were sent."""
+    """As a client has them: in its own copy of the data set, or as they were sent."""
 
     def __init__(self, context: ClientContext):
         self.context = context
-        self.all: Subset | None = context.public if context.config.public_data == "known" else None
+        # Those that are sent are the same to the bit; until then, its own let a client's work be counted.
+        self.all = context.public
 
     def receive(self, setup: Arrays) -> None:
         self.all = received(setup["public"], self.context.task)
 
     def subset(self, rows_k: np.ndarray | None = None) -> Subset:
         """All of them, or some."""
-        assert self.all is not None, (
-            "the check lets no experiment without them through, and the set-up comes first"
-        )
+        assert self.all is not None, "the check lets no experiment without them through"
         return self.all if rows_k is None else some(self.all, rows_k)
 
     def logits(self) -> np.ndarray:

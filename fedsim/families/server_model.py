@@ -104,7 +104,7 @@ class ServerModel:
             return loss(model.head(features_BK), features_BK, rows_B)
 
         with self._timed():
-            return run_epochs(
+            mean_loss = run_epochs(
                 loss_of_batch,
                 [model],
                 public_samples.some(self.public, rows_k.cpu().numpy()),
@@ -117,6 +117,8 @@ class ServerModel:
                 purpose="server-model",
                 optimizer=adam(model, self.lr if self.is_adam else None),
             )
+        assert mean_loss is not None, "the check lets no fewer than two public samples through"
+        return mean_loss
 
     def _timed(self) -> AbstractContextManager[None]:
         return self.context.stopwatch.part("server model")

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsim import models
 from fedsim.config import Fraction, NonNegative, Section
@@ -26,7 +26,19 @@ from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.errors import UserError
 from fedsim.families.uploads import Aggregation, mean_of
 from fedsim.learning.parameters import flatten, load_flat
-from fedsim.method import Client, ClientContext, Instead, Metrics, Server, Setting, State, Step, Upload, filled
+from fedsim.method import (
+    Client,
+    ClientContext,
+    Instead,
+    Metrics,
+    Reported,
+    Server,
+    Setting,
+    State,
+    Step,
+    Upload,
+    filled,
+)
 from fedsim.models import SplitModel
 
 
@@ -68,7 +80,7 @@ def check(setting: Setting) -> None:
             f"{setting.experiment.model.group} gives them {len(different)}; choose one, as in "
             f"--model-group {setting.architectures[0]}."
         )
-    has_statistics = any(True for _ in setting.model(0).buffers())
+    has_statistics = bool(statistics(setting.model(0)))
     if setting.experiment.data.global_test and setting.config.buffers == "local" and has_statistics:
         raise UserError(
             f"the server cannot test {different[0]} on data.global_test while the statistics of its batch "
@@ -84,13 +96,17 @@ def adapt(setting: Setting) -> Iterator[Instead]:
         )
 
 
+def statistics(module: nn.Module) -> list[Tensor]:
+    """Buffers that training changes. What is not saved with a module is a constant, such as a table of positions;
+    the counter of batches seen, which only a cumulative average would need, is not a float and stays."""
+    saved = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
+    return [buffer for buffer in module.buffers() if buffer.is_floating_point() and id(buffer) in saved]
+
+
 def shared_tensors(model: SplitModel, config: SharingConfig) -> list[Tensor]:
-    """What travels of a model, in the order in which it does. The counter of batches seen, which only a cumulative
-    average would need, is not a float and stays."""
+    """What travels of a model, in the order in which it does."""
     tensors: list[Tensor] = list(model.parameters())
-    if config.buffers == "averaged":
-        tensors += [buffer for buffer in model.extractor.buffers() if buffer.is_floating_point()]
-    return tensors
+    return tensors + (statistics(model.extractor) if config.buffers == "averaged" else [])
 
 
 def load_shared(model: SplitModel, config: SharingConfig, down: Arrays) -> None:
@@ -136,7 +152,7 @@ class SharingClient(Client):
             self.load(self.model, self.config, self.waiting)
             self.waiting = {}
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         self.adopt()
         experiment = self.context.experiment
         rate = learning_rate(experiment.train.lr, self.config, round, experiment.run.rounds)

@@ -46,8 +46,8 @@ def run_epochs(
     learning_rates: Sequence[float] | None = None,
     clip_norm: float = 0.0,
     optimizer: torch.optim.Optimizer | None = None,
-) -> float:
-    """Train `modules` for `train.local_epochs` epochs; returns the mean loss of all batches, 0 without any.
+) -> float | None:
+    """Train `modules` for `train.local_epochs` epochs; returns the mean loss of all batches, None without any.
 
     All draws (dropout, order of samples) come from the streams named `purpose`, so two trainings in one round
     need two purposes. Without `optimizer` it is plain SGD made anew, hence without memory of earlier rounds.
@@ -72,7 +72,7 @@ def run_epochs(
             num_batches += 1
     # Gradients are as large as the model, and a client waits most of the time.
     optimizer.zero_grad(set_to_none=True)
-    return float(total_loss) / max(num_batches, 1)
+    return float(total_loss) / num_batches if num_batches else None
 
 
 def sgd(

@@ -54,7 +54,19 @@ from fedsim.families.server_model import ServerModel
 from fedsim.families.server_model import check as check_models
 from fedsim.families.uploads import COUNTS, PROTOTYPES, class_means, mean_per_class, pack, stack_uploads
 from fedsim.learning.evaluation import count_correct
-from fedsim.method import About, Batch, ClientContext, Instead, Metrics, ServerContext, Setting, Step, Upload
+from fedsim.method import (
+    About,
+    Batch,
+    ClientContext,
+    Instead,
+    Metrics,
+    Reported,
+    ServerContext,
+    Setting,
+    Step,
+    Upload,
+    filled,
+)
 from fedsim.seeds import Streams
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
@@ -236,7 +248,7 @@ class Client(method.Client):
             total = total + config.contrast_weight * contrast + config.feature_weight * distilled
         return total
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         self.round = round
         return super().train(round)
 
@@ -262,6 +274,8 @@ class Server(method.Server):
         return public_samples.setup_arrays(self.config.public_data, self.config.public_dtype, public)
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        if not filled(uploads):
+            return Step(down={})  # nobody who answered counts, and clients go on with what they have
         config, task, device = self.config, self.context.task, self.context.device
         # 1. The mean prototype of each class.
         uploaded = stack_uploads(uploads, "prototypes", task.feature_dim, task.num_classes, device)

@@ -24,7 +24,7 @@ from fedsim.config import NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
 from fedsim.equations.class_vectors import ClassMeans, ClassVectors
 from fedsim.families.uploads import mean_per_class, pack, stack_uploads
-from fedsim.method import About, Batch, ClientContext, Metrics, State, Step, Upload
+from fedsim.method import About, Batch, ClientContext, Reported, State, Step, Upload
 
 ABOUT = About(title="FedDistill", paper="Jeong et al., 2018", evaluation="largest logit")
 
@@ -74,7 +74,7 @@ class Client(method.Client):
                 down["logits"], down["class_ids"], self.context.task.num_classes, self.context.device
             )
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         num_classes = self.context.task.num_classes
         self.seen = ClassMeans(num_classes, num_classes, self.context.device)
         self.is_guided = self.global_logits.any and self.config.logit_weight > 0

@@ -46,6 +46,7 @@ from fedsim.method import (
     Batch,
     ClientContext,
     Metrics,
+    Reported,
     ServerContext,
     Setting,
     State,
@@ -160,7 +161,7 @@ class Client(SharedHeadClient):
         if down:
             load_flat(self.generator, down["generator"])
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         context = self.context
         random = context.streams.torch("generated", client=context.client, round=round)
         self.draws = Draws(context, self.counts_C, random)

@@ -43,7 +43,7 @@ from fedsim.errors import ContractError, UserError
 from fedsim.families.auxiliary_model import MutualClient, MutualConfig, auxiliary_shapes, check, new_auxiliary
 from fedsim.families.uploads import client_weights
 from fedsim.learning.parameters import flatten, load_flat, weighted_mean
-from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, Step, Upload, filled
+from fedsim.method import About, Batch, ClientContext, Reported, ServerContext, Setting, Step, Upload, filled
 
 __all__ = ["ABOUT", "Client", "Config", "Server", "check", "contract", "rehearsal_sizes", "sizes"]
 
@@ -118,7 +118,7 @@ class Client(MutualClient):
             where = f"client {self.context.client}, round {round}, down"
             load_flat(self.auxiliary, decoded(self.codec, down, where))
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         self.round = round
         return super().train(round)
 

@@ -56,7 +56,18 @@ from fedsim.families.image_pairs import ImagePairs, pair_fields
 from fedsim.families.uploads import class_means, pack, stack_uploads
 from fedsim.learning.evaluation import count_correct
 from fedsim.learning.training import endless_rows
-from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, Step, Task, Upload
+from fedsim.method import (
+    About,
+    Batch,
+    ClientContext,
+    Metrics,
+    Reported,
+    ServerContext,
+    Setting,
+    Step,
+    Task,
+    Upload,
+)
 from fedsim.server_optimizers.feature_transformer import FeatureTransformer
 
 if TYPE_CHECKING:
@@ -266,7 +277,7 @@ class Client(method.Client):
         rows_B = next(self.pair_rows)
         return mse_loss(projection(self.model.features(pairs.images[rows_B])), pairs.latents_CH[rows_B])
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         config, context, data = self.config, self.context, self.data.train
         if self.pairs and config.transfer == "mix":
             draw = context.streams.numpy("mixture", client=context.client, round=round)

@@ -42,7 +42,7 @@ from fedsim.contract import Arrays, Contract, Field, Payload, class_ids
 from fedsim.data import Subset
 from fedsim.errors import UserError
 from fedsim.families.uploads import mean_per_class, stack_uploads
-from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Setting, State, Step, Task, Upload
+from fedsim.method import About, Batch, ClientContext, Reported, ServerContext, Setting, State, Step, Task, Upload
 from fedsim.models import SplitModel
 
 ABOUT = About(title="FedL2G", paper="Zhang et al., 2024", evaluation="largest logit")
@@ -203,16 +203,16 @@ class Client(method.Client):
         logits_BC = self.model.head(features_BK)
         return guided_loss(logits_BC, features_BK, batch.labels_B, self.guides_CD, self.config.guide)
 
-    def train(self, round: int) -> Metrics:
-        metrics: Metrics = {}
+    def train(self, round: int) -> Reported:
+        metrics: Reported = {}
         if round >= self.config.warm_up(self.context.experiment):
             data = self.halves.study if self.halves else None
             metrics["loss"] = self.train_locally(round, data=data, clip_norm=self.config.clip_norm)
         self.gradients = {}
         if self.halves:
-            loss, quiz_loss = self._study(round, self.halves)
-            metrics = {"loss": loss, "quiz_loss": quiz_loss} | metrics
-        return {"loss": 0.0} | metrics
+            loss, metrics["quiz_loss"] = self._study(round, self.halves)
+            metrics.setdefault("loss", loss)  # of the study, in a warm-up without training
+        return metrics
 
     def _study(self, round: int, halves: Halves) -> tuple[float, float]:
         context = self.context

@@ -38,7 +38,7 @@ from fedsim.families.auxiliary_model import new_auxiliary
 from fedsim.families.uploads import Aggregation, mean_of
 from fedsim.learning.evaluation import count_correct
 from fedsim.learning.parameters import flatten, load_flat, num_parameters
-from fedsim.method import About, Batch, ClientContext, Metrics, Setting, Step, Task, Upload, filled
+from fedsim.method import About, Batch, ClientContext, Metrics, Reported, Setting, Step, Task, Upload, filled
 
 ABOUT = About(title="FedMRL", paper="Yi et al., NeurIPS 2024", evaluation="largest logit")
 
@@ -112,7 +112,7 @@ class Client(method.Client):
         common_BC = self.common.head(joined_BK[:, : self.dim])
         return cross_entropy(self.model.head(joined_BK), batch.labels_B) + cross_entropy(common_BC, batch.labels_B)
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         modules = list(self.modules().values())
         loss = self.train_locally(round, modules=modules, clip_norm=self.config.clip_norm)
         if self.config.forget_projection:

@@ -37,7 +37,7 @@ from fedsim.families.prototypes_and_logits import DualConfig, after_the_lesson, 
 from fedsim.families.public_samples import DEFAULTS, NEEDS, stacked
 from fedsim.families.server_model import ServerModel, adapt, check
 from fedsim.families.uploads import mean_per_class
-from fedsim.method import About, ServerContext, Setting, Step, Upload
+from fedsim.method import About, ServerContext, Setting, Step, Upload, filled
 from fedsim.methods.fedprotokd import Client
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
@@ -82,6 +82,8 @@ class Server(PrototypeServer):
         return public_samples.setup_arrays(self.config.public_data, self.config.public_dtype, self.pupil.public)
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        if not filled(uploads):
+            return Step(down={})  # nobody who answered counts, and clients go on with what they have
         config, num_classes = self.config, self.context.task.num_classes
         # 1. Prototypes weighted by the clients' numbers of samples (Eq. 2).
         uploaded = self.stack(uploads)

@@ -71,7 +71,7 @@ from fedsim.families.prototypes_and_logits import DualConfig, Share, Student, af
 from fedsim.families.public_samples import DEFAULTS, NEEDS, sizes, stacked
 from fedsim.families.server_model import ServerModel, adam, adapt, check
 from fedsim.families.uploads import Uploaded
-from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Step, Upload
+from fedsim.method import About, Batch, ClientContext, Metrics, ServerContext, Step, Upload, filled
 from fedsim.server_optimizers.actsp import ServerPrototypes
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
@@ -175,6 +175,8 @@ class Server(PrototypeServer):
         return public_samples.setup_arrays(self.config.public_data, self.config.public_dtype, self.pupil.public)
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
+        if not filled(uploads):
+            return Step(down={})  # nobody who answered counts, and clients go on with what they have
         config = self.config
         # 1. ACTSP: all C prototypes are trained with a margin for each class (Eq. 5 to 7).
         uploaded = self.stack(uploads)

@@ -17,7 +17,7 @@ from torch.linalg import vector_norm
 
 from fedsim.config import NonNegative
 from fedsim.families.whole_model import SharingClient, SharingConfig, SharingServer, adapt, check, contract, sizes
-from fedsim.method import About, Batch, Metrics
+from fedsim.method import About, Batch, Reported
 
 __all__ = ["ABOUT", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
 
@@ -39,7 +39,7 @@ class Config(SharingConfig, frozen=True, kw_only=True):
 class Client(SharingClient):
     anchors: tuple[Tensor, ...] = ()
 
-    def train(self, round: int) -> Metrics:
+    def train(self, round: int) -> Reported:
         self.adopt()
         self.anchors = tuple(parameter.detach().clone() for parameter in self.model.parameters())  # w_global
         metrics = super().train(round)

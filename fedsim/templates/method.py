@@ -15,7 +15,7 @@ from fedsim import method
 from fedsim.config import NonNegative, Section
 from fedsim.contract import Arrays, Contract, Field, Payload
 from fedsim.learning.evaluation import outputs
-from fedsim.method import Batch, Step, Upload
+from fedsim.method import Batch, Step, Upload, filled
 
 # Letters of shapes and of names: B samples of a batch, K features.
 
@@ -59,5 +59,8 @@ class Server(method.Server):
     """Uploads come sorted by client. What is kept between rounds must be in modules() or state()."""
 
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
-        mean_K = np.stack([upload.arrays["mean"] for upload in uploads]).mean(axis=0)
+        sent = filled(uploads)  # whoever dropped or was late is there too, with nothing in its arrays
+        if not sent:
+            return Step(down={})  # clients go on with the mean that they have
+        mean_K = np.stack([upload.arrays["mean"] for upload in sent]).mean(axis=0)
         return Step(down={"mean": mean_K}, metrics={"mean_norm": float(np.linalg.norm(mean_K))})

@@ -15,7 +15,8 @@ def cohort_of(run: Run, round: int, there: Sequence[int] | None = None) -> list[
 
 
 def dropped_of(run: Run, round: int) -> set[int]:
-    """Those of them that drop after training; at least one stays."""
+    """Those that drop after training, if they train: drawn of the cohort as it is where all clients are there, of
+    which at least one stays. A client need not know who is away (`world.availability`) to know this of itself."""
     if not run.drop_rate:
         return set()
     cohort = cohort_of(run, round)

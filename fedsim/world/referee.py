@@ -7,7 +7,7 @@ the same on every machine, however busy, bit for bit. Who does not count is abse
     dropped   it trained and went (run.drop_rate)
     late      it trained, and its answer came after the deadline; its own model has learned all the same
 
-At least one client counts: where all are late, the first of them is waited for.
+At least one client counts unless all that are there drop: where all are late, the first of them is waited for.
 """
 
 import math

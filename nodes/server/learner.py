@@ -115,7 +115,7 @@ class Learner:
         of_clients = {client: report.metrics for client, report in ordered.items()}
         run = self.experiment.run
         if run.drop_rate and plan.order.train:
-            of_server = of_server | {"dropped": len(dropped_of(run, round))}
+            of_server = of_server | {"dropped": len(dropped_of(run, round) & set(plan.cohort))}
         row = round_row(
             round,
             list(of_clients.values()),

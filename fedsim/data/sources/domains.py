@@ -26,11 +26,16 @@ def find(text: str, locate: Callable[[Path], Source]) -> Source:
         raise UserError(
             f"{folder} holds {len(places)} domains; it needs two or more folders of class folders, or .npz files."
         )
-    found = {path.stem: locate(path) for path in places}
+    found: dict[str, Source] = {}
+    for path in places:
+        name = path.name if path.is_dir() else path.stem  # a folder's name may have a dot, and has no suffix
+        if name in found:
+            raise UserError(f"{folder} holds a folder {name} and {name}.npz, one domain's name twice; rename one.")
+        found[name] = locate(path)
     return Source(
         partial(_read, found, folder),
         tuple(file for source in found.values() for file in source.files),
-        settings=" ".join(source.settings for source in found.values()),
+        settings=" ".join(f"{name} {source.settings}" for name, source in found.items()),
         name=folder.name,
     )
 

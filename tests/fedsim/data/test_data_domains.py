@@ -46,6 +46,22 @@ def test_domains_may_be_arrays_with_a_test_set_each(tmp_path, cache):
     assert stored.dataset.num_train == 8
 
 
+def test_names_of_folders_may_have_dots(tmp_path, cache):
+    for shade, name in enumerate(["hospital.A", "hospital.B", "hospital"]):
+        write_tree(tmp_path / "sites" / name, 10 + shade, ["ill", "well"])
+    made = federation(3, dataset=f"domains:{tmp_path / 'sites'}", partition="natural")
+    assert [made.client_name(client) for client in range(3)] == ["hospital", "hospital.A", "hospital.B"]
+    assert np.bincount(made.dataset.inputs[:, 0, 0, 0]).tolist() == [0] * 10 + [12, 12, 12]
+
+
+def test_a_folder_and_a_file_of_one_name_are_refused(tmp_path, cache):
+    write_tree(tmp_path / "a", 10, ["bike", "mug"])
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 8, 8, 3), np.uint8), y=[0, 1, 0, 1])
+    with pytest.raises(UserError) as caught:
+        store.open_dataset(f"domains:{tmp_path}")
+    assert str(caught.value) == f"{tmp_path} holds a folder a and a.npz, one domain's name twice; rename one."
+
+
 def test_domains_that_cannot_be_used(tmp_path, cache):
     write_tree(tmp_path / "one" / "amazon", 1, ["bike", "mug"])
     with pytest.raises(UserError, match="holds 1 domains; it needs two or more folders"):

@@ -9,6 +9,7 @@ import torch
 from commands import PROJECT
 
 from fedsim import methods
+from fedsim.method import Upload
 
 
 @pytest.fixture
@@ -33,6 +34,23 @@ def test_it_plays_rounds_and_does_what_it_says(toy, example):
     np.testing.assert_allclose(some.down["mean"], np.mean(sent, axis=0), rtol=1e-6)
     assert all(client["tested"] > 0 and np.isfinite(client["loss"]) for client in later)
     assert some.steps[1].metrics["mean_norm"] == pytest.approx(np.linalg.norm(some.down["mean"]))
+
+
+def test_clients_that_dropped_or_were_late_have_no_part_in_its_mean(toy, example):
+    some = toy("fedmean")
+    mean = np.array([1, 0, -1, 2], np.float32)
+    uploads = [Upload(0, 36, {}), Upload(1, 24, {"mean": mean}), Upload(2, 12, {"mean": 3 * mean})]
+    assert some.server.aggregate(0, uploads).down["mean"].tolist() == (2 * mean).tolist()
+    assert some.server.aggregate(1, uploads[:1]).down == {}
+    client = some.clients[0]
+    client.receive(1, {"mean": mean})
+    client.receive(2, {})
+    assert client.target_K.tolist() == mean.tolist()
+
+
+def test_what_fedsim_new_writes_is_the_same(example):
+    template = (PROJECT / "fedsim" / "templates" / "method.py").read_text()
+    assert template.replace("NAME", "my_method").replace("FILE", "my_method.py") == example
 
 
 def test_its_loss_pulls_to_the_common_mean(toy, example):

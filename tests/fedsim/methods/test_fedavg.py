@@ -11,7 +11,7 @@ from fedsim import assembly, config, methods
 from fedsim.contract import Payload
 from fedsim.costs.formula import formulae, letters_of
 from fedsim.errors import UserError
-from fedsim.families.whole_model import SharingConfig, learning_rate, shared_tensors
+from fedsim.families.whole_model import SharingConfig, learning_rate, shared_tensors, statistics
 from fedsim.method import Upload
 from fedsim.models import SplitModel
 from fedsim.models.base import Backbone
@@ -248,6 +248,29 @@ def test_sizes_count_running_statistics_only_where_they_travel(buffers):
     assert len(channels) > 1 and setting.dimensions["model"] == expected
     client = assembly.make_client(setting.experiment, setting.federation, 0)
     assert sum(tensor.numel() for tensor in shared_tensors(client.model, setting.config)) == expected
+
+
+@pytest.mark.parametrize("buffers", ["local", "averaged"])
+def test_a_table_of_positions_is_no_statistics(tmp_path, monkeypatch, buffers):
+    """A Transformer has a table that is no parameter, and never changes: nothing that a server would need."""
+    monkeypatch.setenv("FEDSIM_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "words.npz"
+    tokens = np.random.default_rng(0).integers(2, 20, (60, 6))
+    np.savez(path, x=tokens.astype(np.int32), y=np.arange(60) % 3, vocabulary=20)
+    model = {"dataset": str(path), "group": "Transformer-1x1"}
+    shared = {"data": {"partition": "iid", "global_test": True}, "method": {"buffers": buffers}}
+    setting = setting_of("fedavg", **model, **shared)
+    model = setting.model(0)
+    assert any(buffer.is_floating_point() for buffer in model.buffers())
+    assert setting.dimensions["model"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_statistics_come_in_the_order_of_the_modules_each_once():
+    body = nn.Sequential(nn.BatchNorm1d(2), nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)), nn.BatchNorm1d(4))
+    body.append(body[0])
+    body.register_buffer("constant", torch.zeros(5), persistent=False)
+    body.register_buffer("momentum", torch.zeros(6))
+    assert [len(buffer) for buffer in statistics(body)] == [6, 2, 2, 3, 3, 4, 4]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,10 +1,13 @@
 """The virtual clock: bytes over rates, delays, computing; the same on every machine."""
 
+from typing import Any
+
 import pytest
 
-from fedsim import config
+from fedsim import assembly, config
 from fedsim.data import Federation
 from fedsim.errors import UserError
+from fedsim.models.flops import forward_flops
 from fedsim.world import devices, work
 from fedsim.world.clock import Air, Part, finish, on_own_devices
 from fedsim.world.links import parse
@@ -53,6 +56,40 @@ def test_work_is_counted_with_all_that_a_method_does() -> None:
     for plain, with_prototypes, with_second_model in zip(*flops.values(), strict=True):
         assert 1.2 * plain < with_prototypes < 1.5 * plain, "a forward pass more, beside one and its backward pass"
         assert with_second_model > 1.3 * plain
+
+
+def flops_of(method: str, options: dict[str, Any] | None = None, **sections: Any) -> list[float]:
+    """A round of three clients with digits and one small model for all."""
+    layer = {"data": {"dataset": "digits"}, "run": {"clients": 3}, "model": {"group": "CNN2"}}
+    experiment = config.build([layer, {"method": {"name": method, **(options or {})}}, sections])
+    return work.training_flops(experiment, Federation(experiment))
+
+
+@pytest.mark.parametrize("source", ["known", "sent"])
+def test_each_public_sample_is_passed_once_a_round_however_many_own_ones_there_are(source: str) -> None:
+    data = {"public_samples": 250, "global_test": True}  # so that both methods share the same samples out
+    experiment = config.build([{"data": {"dataset": "digits", **data}, "model": {"group": "CNN2"}}])
+    setting = assembly.setting_of(experiment, Federation(experiment))
+    pass_of_all = 250 * forward_flops(setting.model(0), setting.task.input_shape)
+
+    alone, agreeing = flops_of("local", data=data), flops_of("fedmd", {"public_data": source}, data=data)
+    assert len(set(alone)) == 3, "clients of different sizes"
+    assert agreeing == [own + pass_of_all for own in alone]
+
+
+def test_clients_with_less_than_a_batch_work_where_they_train() -> None:
+    """In batches of 1000, nobody has a whole one."""
+    whole = flops_of("fedtgp", train={"batch_size": 1, "drop_last": False})
+    assert flops_of("fedtgp", train={"batch_size": 1000, "drop_last": False}) == pytest.approx(whole)
+    assert flops_of("fedtgp", train={"batch_size": 1000}) == [0.0] * 3
+
+
+def test_rounds_of_a_warm_up_without_training_do_not_stand_for_all() -> None:
+    """FedL2G's clients train on all but their quiz, and study one batch, a derivative of a derivative."""
+    train = {"batch_size": 5}
+    alone, guided = flops_of("local", train=train), flops_of("fedl2g", {"warm_up_rounds": 2}, train=train)
+    study = {with_study - plain for plain, with_study in zip(alone, guided, strict=True)}
+    assert len(study) == 1 and 0 < study.pop() < min(alone)
 
 
 @pytest.mark.parametrize(
