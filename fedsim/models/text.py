@@ -98,7 +98,7 @@ class Transformer(nn.Module):
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
-    """(L, K): sine in even columns, cosine in odd ones, from one to 10,000 / 2π positions long."""
+    """(L, K): sine in even columns, cosine in odd ones, with periods from 2π to nearly 20,000π positions."""
     positions_L1 = torch.arange(length, dtype=torch.float32)[:, None]
     angles = positions_L1 * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000) / dim))
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[:, :dim]
