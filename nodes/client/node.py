@@ -27,7 +27,7 @@ from nodes.work import Order, is_large
 from protocol import messages
 from protocol.client_socket import ClientSocket
 from protocol.codec import Decoded, Parcel
-from protocol.errors import AdmissionRefused, DecodeError, ProtocolError, VersionMismatch
+from protocol.errors import AdmissionRefused, DecodeError, EncodeError, ProtocolError, VersionMismatch
 
 log = logging.getLogger("client")
 
@@ -143,6 +143,8 @@ class ClientNode:
                     self._end(reason, EXIT_REFUSED)
                 case other:
                     log.warning("ignored an unexpected %s", messages.kind_of(other))
+        except EncodeError as error:
+            self._fail(error)
         except (ProtocolError, KeyboardInterrupt):
             raise
         except CannotTakePart as error:

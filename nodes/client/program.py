@@ -18,7 +18,7 @@ from protocol.addresses import resolve
 from protocol.client_socket import ClientSocket
 from protocol.errors import AddressUnusable
 from protocol.keys import KeyPair
-from protocol.limits import MEBIBYTE, Limits
+from protocol.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def run_client(client: int, options: ClientOptions, placement: Placement, secret
         end = ClientSocket(
             options.address_of(client),
             client,
-            limits=Limits(max_frame_bytes=options.max_frame_mib * MEBIBYTE),
+            limits=Limits.of_frames(options.max_frame_mib),
             keys=own_key,
             server_key=server_key,
             heartbeat_seconds=options.heartbeat,
