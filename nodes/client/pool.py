@@ -40,6 +40,8 @@ class _Piece:
     errand: Errand
     files: list[Nameless]
     num_tries: int = 0
+    alone: bool = False
+    """With nobody else at work at its place."""
 
 
 @dataclass
@@ -97,12 +99,28 @@ class Pool:
     def close(self) -> None:
         """The executors end, whatever they are at."""
         for place in self._places.values():
-            place.listener.close()
             for seat in place.seats:
                 if seat.end is not None:
                     os.kill(seat.process, signal.SIGKILL)
                     self._reap(seat)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close all that is open here: also in an executor, which is forked with it. There the files of other
+        pieces, for example, would take memory as long as it lives."""
+        for key in self._selector.get_map().values():
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            else:
+                os.close(key.fd)
         self._selector.close()
+        for place in self._places.values():
+            pieces = [seat.piece for seat in place.seats if seat.piece is not None] + [*place.again]
+            for piece in pieces:
+                for file in piece.files:
+                    file.close()
+            for end in (*place.waiting, *(piece.asked_by for piece in pieces)):
+                end.close()
 
     # ------------------------------------------------------------------------------------------ clients
 
@@ -147,6 +165,8 @@ class Pool:
         """Give work to whoever is free. What is to be tried alone waits until all others of the place are done,
         and they wait for it."""
         while free := [seat for seat in place.seats if seat.piece is None]:
+            if any(seat.piece is not None and seat.piece.alone for seat in place.seats):
+                return
             if place.again:
                 if len(free) == len(place.seats):
                     self._hand_over(free[0], place.again.popleft())
@@ -163,6 +183,7 @@ class Pool:
             self._hand_over(free[0], _Piece(end, errand, files))
 
     def _hand_over(self, seat: _Seat, piece: _Piece) -> None:
+        was_idle = seat.end is not None
         if seat.end is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             seat.process, seat.end = self._start(theirs, seat.slot, seat.place.placement), ours
@@ -170,7 +191,10 @@ class Pool:
             self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_answer(seat))
         seat.piece = piece
         piece.num_tries += 1
-        errands.send(seat.end, piece.errand, piece.files)
+        try:
+            errands.send(seat.end, piece.errand, piece.files)
+        except ConnectionError:  # it is dead; its end says so in its turn, and then the piece is tried again
+            piece.num_tries -= was_idle  # it died before it was asked, so this was no try
 
     def _on_answer(self, seat: _Seat) -> None:
         """An executor is done, or dead."""
@@ -195,6 +219,7 @@ class Pool:
         if isinstance(answer, Trouble) and answer.kind == "short":
             if piece.num_tries < _MOST_TRIES:
                 log.warning("%s: %s; trying again, alone on %s", errand.name, answer.sentence, errand.place)
+                piece.alone = True
                 place.again.append(piece)
                 return
             answer = Trouble(kind="short", sentence=self._shortage(errand, answer.sentence))
