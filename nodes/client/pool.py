@@ -29,7 +29,7 @@ _MOST_TRIES = 2
 _MEBIBYTE = 1 << 20
 
 StartExecutor = Callable[[socket.socket, int, Placement], int]
-"""Forks the executor of a slot of a place, which serves this end, and returns its process id."""
+"""Forks the executor of a slot of a place, which lets go of the pool and serves this end. Returns its process."""
 
 
 @dataclass
@@ -184,13 +184,13 @@ class Pool:
 
     def _hand_over(self, seat: _Seat, piece: _Piece) -> None:
         was_idle = seat.end is not None
-        if seat.end is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            seat.process, seat.end = self._start(theirs, seat.slot, seat.place.placement), ours
-            theirs.close()
-            self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_answer(seat))
         seat.piece = piece
         piece.num_tries += 1
+        if seat.end is None:
+            seat.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._selector.register(seat.end, selectors.EVENT_READ, lambda: self._on_answer(seat))
+            seat.process = self._start(theirs, seat.slot, seat.place.placement)  # last: it lets go of what is here
+            theirs.close()
         try:
             errands.send(seat.end, piece.errand, piece.files)
         except ConnectionError:  # it is dead; its end says so in its turn, and then the piece is tried again

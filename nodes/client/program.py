@@ -90,6 +90,7 @@ def _run_shared(
 
     def start(end: socket.socket, slot: int, placement: Placement) -> int:
         def main() -> int:
+            pool.let_go()
             if options.logs is not None:
                 zygote.redirect_output(options.logs / f"executor-{places.index(placement.place)}-{slot}.log")
             return executor.run_executor(end, slot, placement, options.code)

@@ -5,13 +5,17 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nodes.client import errands
 from nodes.client.errands import Done, Errand, Note, Trouble
+from nodes.client.nameless import Nameless
 from nodes.client.pool import Pool
+from nodes.launchers import zygote
 from nodes.launchers.placement import Placement
 
 PLACE = "here"
@@ -176,3 +180,39 @@ def test_a_client_that_has_gone_meanwhile_costs_nothing(host: Callable[[int], Ho
     assert at.working() == {0: 1}
     at.answer(0)
     assert at.heard(1) == Done()
+
+
+def open_here() -> set[str]:
+    """What this process has open of the files and sockets that are passed around, by what they are."""
+    names = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return {name for name in names if name.startswith(("socket:", "/memfd:fedsim"))}
+
+
+@pytest.mark.process
+def test_an_executor_that_is_forked_in_mid_run_holds_nothing_of_the_others() -> None:
+    """Or their files would take memory as long as it lives, and nobody would learn that a client has hung up."""
+
+    def start(end: socket.socket, slot: int, placement: Placement) -> int:
+        def main() -> int:
+            pool.let_go()
+            os.write(told, f"{' '.join(open_here() - before)}\n".encode())
+            signal.pause()  # at work, until the pool is closed
+            return 0
+
+        return zygote.fork(main)
+
+    before = open_here()
+    heard, told = os.pipe()
+    with os.fdopen(heard) as lines, closing(Pool({PLACE: Placement(PLACE, 3)}, start)) as pool:
+        for slot in range(3):
+            with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as client:
+                client.connect(pool.addresses[PLACE])
+                file = Nameless.of({"state": np.zeros(9)})
+                errands.send(client, Errand(client=slot, place=PLACE, order=None, files=("state",)), [file])
+                file.close()
+            for _ in range(2):  # the connection, then what came through it
+                for key, _ in pool._selector.select():
+                    key.data()
+            held = lines.readline().split()
+            assert len(held) == 1 and held[0].startswith("socket:"), "its own end"
+    os.close(told)
