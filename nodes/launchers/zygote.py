@@ -125,7 +125,8 @@ class Host:
     def _on_terminate(self, *_: object) -> None:
         self._stopping = True
         for process in self._running:
-            os.kill(process, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now, and is being counted
+                os.kill(process, signal.SIGTERM)
 
 
 def has_ended(process: int, patience_seconds: float) -> bool:
