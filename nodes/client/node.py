@@ -123,7 +123,7 @@ class ClientNode:
     def _say_hello(self) -> None:
         """On every new connection: whatever is open is asked again."""
         self._num_greetings = self._socket.num_connects
-        place, slots = self.placement.place[:64], self.placement.slots
+        place, slots = self.placement.place, self.placement.slots
         self._socket.send(messages.Hello(client=self.client, place=place, slots=slots, version=__version__))
 
     def _handle(self, decoded: Decoded) -> None:

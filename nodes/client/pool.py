@@ -152,7 +152,7 @@ class Pool:
     def _answer(self, piece: _Piece, answer: Done | Trouble, files: list[Nameless], place: _Place) -> None:
         try:
             errands.send(piece.asked_by, answer, files)
-        except (BrokenPipeError, ConnectionError):  # it was killed meanwhile
+        except ConnectionError:  # it was killed meanwhile
             piece.asked_by.close()
         else:
             self._listen_to(piece.asked_by, place)

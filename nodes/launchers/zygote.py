@@ -139,10 +139,10 @@ def has_ended(process: int, patience_seconds: float) -> bool:
     return False
 
 
-def stop_process(process: int, patience_seconds: float = _KILL_AFTER_SECONDS) -> None:
+def stop_process(process: int) -> None:
     """SIGTERM, then SIGKILL for one that does not listen."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
-        if has_ended(process, patience_seconds):
+        if has_ended(process, _KILL_AFTER_SECONDS):
             return

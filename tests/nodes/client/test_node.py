@@ -84,7 +84,7 @@ class Home:
         self.halves: list[Half] = []
         self.states = folder
         options = ClientOptions(connect="tcp://far:1", ids=[1], patience=patience, state_dir=folder)
-        placement = Placement("rack " + 80 * "x", 2, cores=(5, 6))
+        placement = Placement("rack 7", 2, cores=(5, 6))
         self.node = ClientNode(
             1, options, placement, self.socket, OwnWorker(1, placement, processes.Turnstile(1)), self.clock
         )
@@ -162,7 +162,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned: list[int]) -> 
 
 def test_it_greets_after_every_connection(home: Callable[..., Home]) -> None:
     at = home()
-    hello = messages.Hello(client=1, place=("rack " + 80 * "x")[:64], slots=2, version=__version__)
+    hello = messages.Hello(client=1, place="rack 7", slots=2, version=__version__)
     at.node.step()
     assert at.heard() == [hello]
     at.node.step()

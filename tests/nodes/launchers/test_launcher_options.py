@@ -92,9 +92,7 @@ class FakeLine:
 
     def __init__(self, gpus: int = 0) -> None:
         self.told: list[Bundle] = []
-        self._says: list[host.AnySaid] = [
-            Facts(version=__version__, torch="2", cores=2, gpus=gpus, seen_from="::1")
-        ]
+        self._says: list[host.AnySaid] = [Facts(version=__version__, cores=2, gpus=gpus, seen_from="::1")]
 
     def tell(self, text: bytes) -> None:
         self.told.append(bundle.decode(text, "the test"))
