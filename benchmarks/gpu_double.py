@@ -39,7 +39,7 @@ class Driver:
         self.context_bytes = arguments.context_mib * MEBIBYTE
         self.gpu_bytes = arguments.gpu_mib * MEBIBYTE
         self.context_seconds = arguments.context_seconds
-        self.gpus = [Gpu(str(n), f"GPU-{n:08d}", self.gpu_bytes, self.gpu_bytes) for n in range(arguments.gpus)]
+        self.gpus = [Gpu(str(n), f"GPU-{n:08d}", self.gpu_bytes) for n in range(arguments.gpus)]
 
     def open_context(self, gpu: str) -> None:
         time.sleep(self.context_seconds)

@@ -121,6 +121,8 @@ _TAKEN = {*ROUND_COLUMNS, *CLIENT_COLUMNS, *_SAID_OF_A_ROUND}
 _FOR_CLIENTS = {"correct", "tested", "loss"}
 _WEIGHED = {"micro_auc", "trained_micro_auc", "distilled_micro_auc"}
 _NAME = re.compile(r"[\w./-]{1,64}")
+_MOST = 64
+"""Scalars that a client may report in a round: as many as an answer may carry."""
 
 
 def describe(name: str) -> Metric:
@@ -135,6 +137,10 @@ def percent(share: float | None) -> str:
 
 def check_metrics(metrics: Mapping[str, float], where: str) -> None:
     """A client's. The server computes with the numbers of samples, so they must be numbers of samples."""
+    if len(metrics) > _MOST:
+        raise ContractError(
+            f"{where}: {len(metrics)} metrics, and a client may report {_MOST} a round; report fewer"
+        )
     tests = tests_of(metrics)
     _check_names(metrics.keys() - _FOR_CLIENTS, _TAKEN | {f"{prefix}accuracy" for prefix in tests}, where)
     for prefix in tests:

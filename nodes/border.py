@@ -26,8 +26,9 @@ from fedsim.errors import CodingError, ContractError, UserError
 from fedsim.metrics import check_metrics as check_metrics  # scalars pass the border with the arrays
 from fedsim.own import files, loading
 from fedsim.seeds import Streams
-from protocol.codec import Coded, Item, Parcel, pack
-from protocol.limits import MEBIBYTE
+from protocol.codec import Coded, Item, Parcel, announced_bytes, pack
+from protocol.errors import EncodeError
+from protocol.limits import MEBIBYTE, Limits
 
 Items = Mapping[str, Item]
 """Arrays as they come off the wire, some of them still encoded."""
@@ -96,7 +97,10 @@ class Border:
                 if feedback and not encoding.is_lossless:
                     arrived = decoded(encoding, coded.frame, coded.shape, coded.dtype)
                     feedback.remember(name, wanted[name], arrived, arrays)
-        return pack(items, {name: str(field.payload) for name, field in fields.items()})
+        try:
+            return pack(items, {name: str(field.payload) for name, field in fields.items()})
+        except EncodeError as error:
+            raise ContractError(f"{passage}: {error}") from None
 
     def incoming(self, items: Items, passage: Passage) -> Arrays:
         """What came off the wire, checked, decoded and copied. Nothing is allocated for what is not as agreed."""
@@ -186,13 +190,21 @@ def plain(items: Items) -> Arrays:
 
 
 def require_frames_fit(parcel: Parcel, max_frame_mib: int) -> None:
-    """Whoever is sent a larger frame hangs up, and again when it is sent anew."""
+    """Whoever is sent a larger frame hangs up, and again when it is sent anew; a larger message is dropped."""
     for spec, frame in zip(parcel.specs, parcel.frames, strict=True):
-        if (needed := math.ceil(len(frame) / MEBIBYTE)) > max_frame_mib:
+        if (needed := math.ceil(max(len(frame), announced_bytes(spec)) / MEBIBYTE)) > max_frame_mib:
             raise UserError(
                 f"the array {spec.name} has {needed} MiB, more than cluster.max_frame_mib = {max_frame_mib}; "
                 f"give {needed} or more."
             )
+    limits = Limits.of_frames(max_frame_mib)
+    total = sum(map(len, parcel.frames)) + limits.max_header_bytes
+    if total > limits.max_message_bytes:
+        raise UserError(
+            f"the {len(parcel.frames)} arrays of one message have {math.ceil(total / MEBIBYTE)} MiB, more than "
+            f"{limits.max_message_bytes // MEBIBYTE}; give cluster.max_frame_mib = "
+            f"{math.ceil(total / 2 / MEBIBYTE)} or more."
+        )
 
 
 def wire_settings(welcome: Arrays) -> tuple[Mapping[str, Any], int]:

@@ -60,6 +60,8 @@ class StateFiles:
         """A state that is in its final form already."""
         with writing_to(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            for half in self.folder.glob(".round-*"):  # of a process that was killed: the folder is one node's own
+                half.unlink(missing_ok=True)
             write_atomically(self.path(round), content)
 
     def keep_only(self, *rounds: int) -> None:

@@ -84,11 +84,6 @@ class ClientSocket:
             self.close()
             raise
 
-    @property
-    def route(self) -> bytes:
-        """The routing id of the connection, or of the attempt to make one; empty between two attempts."""
-        return self._line.route if self._line else b""
-
     def receive(self, timeout_seconds: float) -> Decoded | None:
         """The next message, or None when none came in time. AdmissionRefused: joining is hopeless."""
         frames = self._unread.popleft() if self._unread else self._receive_frames(max(0.0, timeout_seconds))

@@ -18,7 +18,7 @@ import numpy as np
 
 from protocol.errors import DecodeError, EncodeError, LimitExceeded, VersionMismatch
 from protocol.limits import DEFAULT_LIMITS, DTYPES, Limits
-from protocol.messages import VERSION, AnyMessage, ArraySpec, Message
+from protocol.messages import MAX_NAME_CHARS, MAX_SIZE, VERSION, AnyMessage, ArraySpec, Message, kind_of
 
 Buffer = bytes | memoryview
 Array = np.ndarray[Any, Any]
@@ -66,21 +66,36 @@ class Decoded:
 
 
 def pack(arrays: Mapping[str, Item], payloads: Mapping[str, str]) -> Parcel:
-    """Arrays with their payload kinds. The arrays must not be written to until they were sent."""
+    """Arrays with their payload kinds. The arrays must not be written to until they were sent.
+
+    What no receiver would take is refused here: there it would be dropped, and waited for in vain.
+    """
+    if len(arrays) > DEFAULT_LIMITS.max_arrays:
+        raise EncodeError(f"{len(arrays)} arrays in one message; at most {DEFAULT_LIMITS.max_arrays} may travel")
     specs, frames = [], []
     for name, array in arrays.items():
-        wire_name = _WIRE_NAMES.get(array.dtype)
-        if wire_name is None:
-            raise EncodeError(f"array {name!r} has dtype {array.dtype}; only {', '.join(DTYPES)} may travel")
+        specs.append(_spec(name, payloads[name], array))
         if isinstance(array, Coded):
-            specs.append(ArraySpec(name, payloads[name], wire_name, array.shape, array.encoding))
             frames.append(array.frame)
             continue
         contiguous = np.ascontiguousarray(array)
-        specs.append(ArraySpec(name, payloads[name], wire_name, array.shape))
         # An empty array has no memory to view.
         frames.append(contiguous.data.cast("B") if array.size else b"")
     return Parcel(tuple(specs), tuple(frames))
+
+
+def _spec(name: str, payload: str, array: Item) -> ArraySpec:
+    wire_name = _WIRE_NAMES.get(array.dtype)
+    if wire_name is None:
+        raise EncodeError(f"array {name!r} has dtype {array.dtype}; only {', '.join(DTYPES)} may travel")
+    if (rank := len(array.shape)) > DEFAULT_LIMITS.max_rank:
+        raise EncodeError(f"array {name!r} has {rank} dimensions; at most {DEFAULT_LIMITS.max_rank} may travel")
+    if max(array.shape, default=0) > MAX_SIZE:
+        raise EncodeError(f"array {name!r} has shape {array.shape}; no size may exceed {MAX_SIZE}")
+    encoding = array.encoding if isinstance(array, Coded) else ""
+    if long := [text for text in (name, payload, encoding) if len(text) > MAX_NAME_CHARS]:
+        raise EncodeError(f"array {name!r}: {long[0]!r} is too long, a name may have {MAX_NAME_CHARS} characters")
+    return ArraySpec(name, payload, wire_name, array.shape, encoding)
 
 
 def unpack(parcel: Parcel, limits: Limits = DEFAULT_LIMITS) -> dict[str, Item]:
@@ -91,6 +106,10 @@ def unpack(parcel: Parcel, limits: Limits = DEFAULT_LIMITS) -> dict[str, Item]:
 def encode(message: Message, parcel: Parcel = Parcel()) -> list[Buffer]:
     """The frames of one message; the array frames are the parcel's own, not copies."""
     header = {"v": VERSION, **msgspec.to_builtins(message)}
+    for name, value in header.items():
+        if isinstance(value, dict) and len(value) > DEFAULT_LIMITS.max_items:
+            most = DEFAULT_LIMITS.max_items
+            raise EncodeError(f"{len(value)} {name} in a {kind_of(message)}; at most {most} may travel")
     if parcel.specs:
         rows = msgspec.to_builtins(parcel.specs)
         header["arrays"] = [row if row[-1] else row[:-1] for row in rows]  # most are not encoded
@@ -163,19 +182,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
+def announced_bytes(spec: ArraySpec) -> int:
+    """What an array takes, decoded, by which it is held to the limit of a frame. One without elements still has a
+    shape, and numpy cannot hold every shape."""
+    return math.prod(size or 1 for size in spec.shape) * _NUMPY_TYPES[spec.dtype].itemsize
+
+
 def _view(spec: ArraySpec, frame: Buffer, limits: Limits) -> Item:
     dtype = _NUMPY_TYPES.get(spec.dtype)
     if dtype is None:
         raise DecodeError(f"array {spec.name!r}: dtype {spec.dtype!r} may not travel")
     if len(spec.shape) > limits.max_rank:
         raise LimitExceeded(f"array {spec.name!r}: rank {len(spec.shape)}, at most {limits.max_rank}")
-    expected = math.prod(spec.shape) * dtype.itemsize
-    # An array without elements still has a shape, and numpy cannot hold every shape.
-    needed = expected or math.prod(size or 1 for size in spec.shape) * dtype.itemsize
-    if needed > limits.max_frame_bytes:
+    if announced_bytes(spec) > limits.max_frame_bytes:
         raise LimitExceeded(f"array {spec.name!r}: shape {spec.shape}, at most {limits.max_frame_bytes} B")
     if spec.encoding:
         return Coded(spec.encoding, dtype, spec.shape, frame)
+    expected = math.prod(spec.shape) * dtype.itemsize
     if len(frame) != expected:
         raise DecodeError(f"array {spec.name!r}: shape needs {expected} bytes, the frame has {len(frame)}")
     array = np.frombuffer(frame, dtype).reshape(spec.shape)

@@ -4,7 +4,7 @@ ProtocolError
 ├── DecodeError           what came is not a message of ours: drop it, count it, keep the connection
 │   ├── LimitExceeded     it is larger than a peer may send: the same
 │   └── VersionMismatch   the peer speaks another version: tell it so and forget it
-├── EncodeError           what we were about to send is not a message: a bug on our side, mend it
+├── EncodeError           what we were about to send nobody would take: nothing was sent, say what it was
 ├── PeerUnreachable       the peer has gone or does not read: nothing was sent, mark it lost
 ├── AdmissionRefused      the server will not have us (key, plain text): give up, trying again is useless
 ├── AddressUnusable       the address cannot be used: tell the user

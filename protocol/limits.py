@@ -29,5 +29,11 @@ class Limits:
     max_text_bytes: int = 8000
     """Length of any one string inside a header: the longest text is 2000 characters of up to four bytes."""
 
+    @classmethod
+    def of_frames(cls, mebibytes: int) -> "Limits":
+        """The user says what one array may have; a message may have twice that, if it is more than by default."""
+        frame = mebibytes * MEBIBYTE
+        return cls(max_frame_bytes=frame, max_message_bytes=max(cls.max_message_bytes, 2 * frame))
+
 
 DEFAULT_LIMITS = Limits()

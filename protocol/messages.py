@@ -27,10 +27,12 @@ ClientId = Annotated[int, Meta(ge=0, lt=1_000_000)]
 RoundNumber = Annotated[int, Meta(ge=0, lt=1 << 31)]
 StatesId = Annotated[str, Meta(pattern="^[0-9a-f]{0,16}$")]  # becomes part of a path
 SavedRound = Annotated[int, Meta(ge=-1, lt=1 << 31)]
-Name = Annotated[str, Meta(max_length=64)]
+MAX_NAME_CHARS = 64
+Name = Annotated[str, Meta(max_length=MAX_NAME_CHARS)]
 RunId = Annotated[str, Meta(max_length=32)]
 Text = Annotated[str, Meta(max_length=2000)]
-Size = Annotated[int, Meta(ge=0, lt=1 << 31)]
+MAX_SIZE = (1 << 31) - 1
+Size = Annotated[int, Meta(ge=0, le=MAX_SIZE)]
 Amount = Annotated[float, Meta(ge=0)]
 
 

@@ -1,7 +1,7 @@
 """The server's end of the wire: a ROUTER whose routes are connections.
 
 A client's routing id is its number, a random part for its process and the number of the connection:
-"7.9f3c….2". A client that is started again gets a new one, so an old connection can never swallow its messages,
+"7.9f3c….0002". A client that is started again gets a new one, so an old connection can never swallow its messages,
 and nobody can take over a routing id by guessing it. Which client a route belongs to is decided by its Hello
 and, with keys, by the key it joined with.
 """

@@ -6,8 +6,6 @@ that adds 33 bytes (8 name, 8 nonce, 16 authenticator, 1 flags) before that rule
 a ROUTER puts before each message is local and never travels.
 """
 
-from collections.abc import Iterable
-
 GREETING = 64
 CURVE_OVERHEAD = 33
 
@@ -22,11 +20,6 @@ def frame_bytes(body: int, *, curve: bool = False) -> int:
     """One frame of a message."""
     size = body + CURVE_OVERHEAD if curve else body
     return size + (2 if size <= 255 else 9)
-
-
-def message_bytes(bodies: Iterable[int], *, curve: bool = False) -> int:
-    """All frames of a message."""
-    return sum(frame_bytes(body, curve=curve) for body in bodies)
 
 
 def client_handshake_bytes(identity: bytes, *, curve: bool = False) -> int:

@@ -131,7 +131,7 @@ class LoopbackServer:
             raise PeerUnreachable(f"{route.decode(errors='replace')}: no route to host")
         receipt = receipt_of(kind_of(message), list(map(len, frames)), parcel.specs, curve=False)
         connection.sent_bytes += receipt.wire_bytes
-        connection.carried_down += wire.message_bytes(map(len, frames))
+        connection.carried_down += sum(wire.frame_bytes(len(frame)) for frame in frames)
         self.peers[route].inbox.append(frames)
         return receipt
 
@@ -156,7 +156,7 @@ class LoopbackServer:
 
     def _arrival(self, passing: _Passing) -> Event:
         route, connection, lengths = passing.route, passing.connection, list(map(len, passing.frames))
-        connection.carried_up += wire.message_bytes(lengths)
+        connection.carried_up += sum(map(wire.frame_bytes, lengths))
         if connection.route is None:
             connection.identify(route)
             self.connections.by_route[route] = connection

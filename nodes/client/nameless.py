@@ -69,10 +69,6 @@ class Nameless:
         except OSError as error:
             raise UserError(f"the saved state {path} cannot be read: {error}.") from None
 
-    @property
-    def size_bytes(self) -> int:
-        return os.fstat(self.descriptor).st_size
-
     def arrays(self) -> Arrays:
         """All arrays, as views that may be written to: nobody else sees that, and the file stays as it is."""
         mapped = mmap.mmap(self.descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)

@@ -27,7 +27,7 @@ from nodes.work import Order, is_large
 from protocol import messages
 from protocol.client_socket import ClientSocket
 from protocol.codec import Decoded, Parcel
-from protocol.errors import AdmissionRefused, DecodeError, ProtocolError, VersionMismatch
+from protocol.errors import AdmissionRefused, DecodeError, EncodeError, ProtocolError, VersionMismatch
 
 log = logging.getLogger("client")
 
@@ -123,7 +123,7 @@ class ClientNode:
     def _say_hello(self) -> None:
         """On every new connection: whatever is open is asked again."""
         self._num_greetings = self._socket.num_connects
-        place, slots = self.placement.place[:64], self.placement.slots
+        place, slots = self.placement.place, self.placement.slots
         self._socket.send(messages.Hello(client=self.client, place=place, slots=slots, version=__version__))
 
     def _handle(self, decoded: Decoded) -> None:
@@ -143,6 +143,8 @@ class ClientNode:
                     self._end(reason, EXIT_REFUSED)
                 case other:
                     log.warning("ignored an unexpected %s", messages.kind_of(other))
+        except EncodeError as error:
+            self._fail(error)
         except (ProtocolError, KeyboardInterrupt):
             raise
         except CannotTakePart as error:

@@ -29,7 +29,7 @@ _MOST_TRIES = 2
 _MEBIBYTE = 1 << 20
 
 StartExecutor = Callable[[socket.socket, int, Placement], int]
-"""Forks the executor of a slot of a place, which serves this end, and returns its process id."""
+"""Forks the executor of a slot of a place, which lets go of the pool and serves this end. Returns its process."""
 
 
 @dataclass
@@ -40,6 +40,8 @@ class _Piece:
     errand: Errand
     files: list[Nameless]
     num_tries: int = 0
+    alone: bool = False
+    """With nobody else at work at its place."""
 
 
 @dataclass
@@ -97,12 +99,28 @@ class Pool:
     def close(self) -> None:
         """The executors end, whatever they are at."""
         for place in self._places.values():
-            place.listener.close()
             for seat in place.seats:
                 if seat.end is not None:
                     os.kill(seat.process, signal.SIGKILL)
                     self._reap(seat)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close all that is open here: also in an executor, which is forked with it. There the files of other
+        pieces, for example, would take memory as long as it lives."""
+        for key in self._selector.get_map().values():
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            else:
+                os.close(key.fd)
         self._selector.close()
+        for place in self._places.values():
+            pieces = [seat.piece for seat in place.seats if seat.piece is not None] + [*place.again]
+            for piece in pieces:
+                for file in piece.files:
+                    file.close()
+            for end in (*place.waiting, *(piece.asked_by for piece in pieces)):
+                end.close()
 
     # ------------------------------------------------------------------------------------------ clients
 
@@ -134,7 +152,7 @@ class Pool:
     def _answer(self, piece: _Piece, answer: Done | Trouble, files: list[Nameless], place: _Place) -> None:
         try:
             errands.send(piece.asked_by, answer, files)
-        except (BrokenPipeError, ConnectionError):  # it was killed meanwhile
+        except ConnectionError:  # it was killed meanwhile
             piece.asked_by.close()
         else:
             self._listen_to(piece.asked_by, place)
@@ -147,6 +165,8 @@ class Pool:
         """Give work to whoever is free. What is to be tried alone waits until all others of the place are done,
         and they wait for it."""
         while free := [seat for seat in place.seats if seat.piece is None]:
+            if any(seat.piece is not None and seat.piece.alone for seat in place.seats):
+                return
             if place.again:
                 if len(free) == len(place.seats):
                     self._hand_over(free[0], place.again.popleft())
@@ -163,14 +183,18 @@ class Pool:
             self._hand_over(free[0], _Piece(end, errand, files))
 
     def _hand_over(self, seat: _Seat, piece: _Piece) -> None:
-        if seat.end is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            seat.process, seat.end = self._start(theirs, seat.slot, seat.place.placement), ours
-            theirs.close()
-            self._selector.register(ours, selectors.EVENT_READ, lambda: self._on_answer(seat))
+        was_idle = seat.end is not None
         seat.piece = piece
         piece.num_tries += 1
-        errands.send(seat.end, piece.errand, piece.files)
+        if seat.end is None:
+            seat.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._selector.register(seat.end, selectors.EVENT_READ, lambda: self._on_answer(seat))
+            seat.process = self._start(theirs, seat.slot, seat.place.placement)  # last: it lets go of what is here
+            theirs.close()
+        try:
+            errands.send(seat.end, piece.errand, piece.files)
+        except ConnectionError:  # it is dead; its end says so in its turn, and then the piece is tried again
+            piece.num_tries -= was_idle  # it died before it was asked, so this was no try
 
     def _on_answer(self, seat: _Seat) -> None:
         """An executor is done, or dead."""
@@ -195,6 +219,7 @@ class Pool:
         if isinstance(answer, Trouble) and answer.kind == "short":
             if piece.num_tries < _MOST_TRIES:
                 log.warning("%s: %s; trying again, alone on %s", errand.name, answer.sentence, errand.place)
+                piece.alone = True
                 place.again.append(piece)
                 return
             answer = Trouble(kind="short", sentence=self._shortage(errand, answer.sentence))

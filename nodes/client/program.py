@@ -18,7 +18,7 @@ from protocol.addresses import resolve
 from protocol.client_socket import ClientSocket
 from protocol.errors import AddressUnusable
 from protocol.keys import KeyPair
-from protocol.limits import MEBIBYTE, Limits
+from protocol.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ def _run_shared(
 
     def start(end: socket.socket, slot: int, placement: Placement) -> int:
         def main() -> int:
+            pool.let_go()
             if options.logs is not None:
                 zygote.redirect_output(options.logs / f"executor-{places.index(placement.place)}-{slot}.log")
             return executor.run_executor(end, slot, placement, options.code)
@@ -126,7 +127,7 @@ def run_client(client: int, options: ClientOptions, placement: Placement, secret
         end = ClientSocket(
             options.address_of(client),
             client,
-            limits=Limits(max_frame_bytes=options.max_frame_mib * MEBIBYTE),
+            limits=Limits.of_frames(options.max_frame_mib),
             keys=own_key,
             server_key=server_key,
             heartbeat_seconds=options.heartbeat,

@@ -47,7 +47,10 @@ class Launcher(ABC):
     def __init__(self, folder: RunFolder, display: Display, options: LaunchOptions):
         self.folder = folder
         self.experiment = folder.experiment()
-        self.keys_folder = _make_keys(folder, self.experiment.run.clients) if options.curve else None
+        self.keys_folder: Path | None = None
+        if options.curve:
+            with folder.in_use():  # a run that is going on needs the keys that it has
+                self.keys_folder = _make_keys(folder, self.experiment.run.clients)
         self._display = display
         self._options = options
         self._server: int | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MEBIBYTE = 1 << 20
 _KEPT_SHARE = 10
 """Samples stay on a GPU where they take at most a tenth of what is free there."""
-_QUERY = "index,uuid,memory.total,memory.free"
+_QUERY = "index,uuid,memory.free"
 _OTHER_BUILDS = {"hip": "ROCm", "xpu": "Intel GPUs", "mps": "Apple's GPUs"}
 
 
@@ -30,7 +30,6 @@ class Gpu:
 
     index: str
     uuid: str
-    total_bytes: int
     free_bytes: int
 
     def is_called(self, name: str) -> bool:
@@ -67,11 +66,7 @@ def described() -> list[Gpu]:
     except (OSError, subprocess.SubprocessError):
         return []
     cells = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
-    return [
-        Gpu(index, uuid, int(total) * _MEBIBYTE, int(free) * _MEBIBYTE)
-        for index, uuid, total, free in cells
-        if total.isdigit() and free.isdigit()
-    ]
+    return [Gpu(index, uuid, int(free) * _MEBIBYTE) for index, uuid, free in cells if free.isdigit()]
 
 
 def look_up(names: Sequence[str]) -> dict[str, Gpu]:

@@ -12,7 +12,6 @@ whatever reason, the host ends with all its clients. So the launcher needs nothi
 over there with its input, output and errors connected: ssh, srun, or an actor of Ray.
 """
 
-import importlib.metadata
 import os
 import select
 import signal
@@ -41,7 +40,6 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="said"):
 
 class Facts(Said, frozen=True, kw_only=True, tag="facts"):
     version: str
-    torch: str
     cores: int
     gpus: int
     seen_from: str = ""
@@ -57,7 +55,7 @@ class Trouble(Said, frozen=True, kw_only=True, tag="trouble"):
 
 
 class Ended(Said, frozen=True, kw_only=True, tag="ended"):
-    code: int
+    pass
 
 
 AnySaid = Facts | Begun | Trouble | Ended
@@ -92,7 +90,7 @@ def main() -> int:
         if code is None:
             zygote.stop_process(child)
             return 0
-    say(Ended(code=code))
+    say(Ended())
     return code
 
 
@@ -100,7 +98,6 @@ def facts() -> Facts:
     """Without torch, which takes seconds to load: the launcher waits for this."""
     return Facts(
         version=__version__,
-        torch=importlib.metadata.version("torch"),
         cores=len(processes.cores()),
         gpus=len(gpus.visible_gpus(os.environ)),
         seen_from=os.environ.get("SSH_CONNECTION", "").partition(" ")[0],

@@ -15,6 +15,9 @@ _PR_SET_PDEATHSIG = 1
 # Parameters of glibc's mallopt, and what they are set to.
 _TRIM_THRESHOLD, _KEPT_BYTES = -1, 1 << 30
 _MMAP_THRESHOLD, _MAPPED_BYTES = -3, 32 << 20
+# What a cgroup may have, what it has, and, among its statistics, how much of that is cache that it can drop.
+_CGROUP_FILES = ("memory.max", "memory.current", "inactive_file")
+_CGROUP_FILES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def die_with_parent(parent: int, number: int) -> None:
@@ -47,13 +50,46 @@ def raise_file_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def available_bytes() -> int:
-    """What processes may still take of this machine's memory; a terabyte where the kernel does not tell."""
+def available_bytes(root: Path = Path("/")) -> int:
+    """What processes may still take of memory: of this machine's, and of what cgroups leave, by which Slurm,
+    Docker and Kubernetes keep a job to its share. A terabyte where the kernel does not tell."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
         return 1 << 40
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    machine = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return min([machine, *_left_by_cgroups(root)])
+
+
+def _left_by_cgroups(root: Path) -> Iterator[int]:
+    """Our own and those that it is in, as far as they can be seen: in a container often the outermost alone.
+    A line is `0::/job` (version 2) or `4:hugetlb,memory:/job` (version 1)."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        folder = top / path.lstrip("/")
+        names = _CGROUP_FILES_V1 if controllers else _CGROUP_FILES
+        for group in (folder, *folder.parents):
+            if (left := _left_in(group, *names)) is not None:
+                yield left
+            if group == top:
+                break
+
+
+def _left_in(group: Path, limit: str, used: str, cache: str) -> int | None:
+    """None where there is no limit. What is used counts files that were read and need not stay."""
+    try:
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        free = int((group / limit).read_text()) - int((group / used).read_text()) + int(stat.get(cache, 0))
+    except (OSError, ValueError):  # without a limit, "max" is written there
+        return None
+    return max(0, free)
 
 
 def keep_freed_memory() -> None:

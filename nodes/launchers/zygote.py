@@ -125,7 +125,8 @@ class Host:
     def _on_terminate(self, *_: object) -> None:
         self._stopping = True
         for process in self._running:
-            os.kill(process, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now, and is being counted
+                os.kill(process, signal.SIGTERM)
 
 
 def has_ended(process: int, patience_seconds: float) -> bool:
@@ -138,10 +139,10 @@ def has_ended(process: int, patience_seconds: float) -> bool:
     return False
 
 
-def stop_process(process: int, patience_seconds: float = _KILL_AFTER_SECONDS) -> None:
+def stop_process(process: int) -> None:
     """SIGTERM, then SIGKILL for one that does not listen."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
-        if has_ended(process, patience_seconds):
+        if has_ended(process, _KILL_AFTER_SECONDS):
             return

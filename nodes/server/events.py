@@ -24,12 +24,12 @@ Watcher = Callable[[Event], None]
 class EventLog:
     """Events are facts about the run for people and tools; nothing in the run depends on them."""
 
-    def __init__(self, path: Path, watcher: Watcher | None = None, experiment: Experiment | None = None):
-        """`experiment` says what TensorBoard is to know; without it, it knows nothing."""
+    def __init__(self, path: Path, watcher: Watcher | None, experiment: Experiment):
+        """`experiment` says whether TensorBoard is to know of the run, and what."""
         self._file = path.open("a", buffering=1)
         self._watcher = watcher
-        self._run = Tracked(path.parent, experiment) if experiment else None
-        self._tracks = bool(experiment and trackers.BUILT_IN in trackers.chosen(experiment.cluster.track))
+        self._run = Tracked(path.parent, experiment)
+        self._tracks = trackers.BUILT_IN in trackers.chosen(experiment.cluster.track)
         self._tracker: Follower | None = None
 
     def say(self, event: str, **details: Any) -> None:
@@ -37,20 +37,20 @@ class EventLog:
         if self._watcher is not None:  # first: a person must hear of a disk that is full
             self._watcher(record)
         self._file.write(json.dumps(record) + "\n")
-        if self._run is not None and self._tracks:
-            self._track(self._run, record)
+        if self._tracks:
+            self._track(record)
 
     def say_absences(self, round: int, absences: Iterable[Ruling]) -> None:
         """Who did not count in a round, by the virtual clock."""
         for ruling in absences:
             self.say("absent", round=round, client=ruling.client, reason=ruling.outcome, virtual_time=ruling.ends)
 
-    def _track(self, run: Tracked, record: Event) -> None:
+    def _track(self, record: Event) -> None:
         """Whatever happens to TensorBoard's file, the run goes on."""
         try:
-            self._tracker = self._tracker or trackers.make(trackers.BUILT_IN, run)
+            self._tracker = self._tracker or trackers.make(trackers.BUILT_IN, self._run)
             if record["event"] == "round_finished":
-                self._tracker.add_round(record["round"], record["time"], run.grouped(record))
+                self._tracker.add_round(record["round"], record["time"], self._run.grouped(record))
             elif record["event"] == "finished":
                 self._tracker.end(record["time"], completed=record["summary"]["completed"], files=())
         except Exception:

@@ -28,7 +28,7 @@ from protocol import keys
 from protocol.addresses import host_of
 from protocol.errors import AddressUnusable
 from protocol.keys import KeyPair
-from protocol.limits import MEBIBYTE, Limits
+from protocol.limits import Limits
 from protocol.transport import ServerSocket
 
 EXIT_LACKS_CLIENTS = 3
@@ -112,7 +112,7 @@ def _prepare(
         federation = assembly.check(experiment)
         learner = Learner(experiment, federation, folder, use_server_device(experiment.cluster))
         manifest = _restore(learner, folder) if resume else None
-        limits = Limits(max_frame_bytes=experiment.cluster.max_frame_mib * MEBIBYTE)
+        limits = Limits.of_frames(experiment.cluster.max_frame_mib)
         own, allowed = security
         heartbeat = experiment.cluster.heartbeat_seconds
         socket = ServerSocket(*addresses, limits=limits, keys=own, allowed=allowed, heartbeat_seconds=heartbeat)

@@ -98,7 +98,6 @@ class _Progress:
 class Verdict:
     """How a round ended."""
 
-    answered: list[int]
     missing: dict[int, str] = field(default_factory=dict)
     """Clients left out, and why."""
     has_quorum: bool = True
@@ -248,7 +247,7 @@ class Round:
         # Of both: a round learns from some, and its accuracy is about the others too.
         groups = (self._cohort, self._others)
         enough = all(len(group.intersection(answered)) >= self._quorum * len(group) for group in groups)
-        return Verdict(answered, dict(sorted(self._missing.items())), enough)
+        return Verdict(dict(sorted(self._missing.items())), enough)
 
     def seconds(self, client: int) -> tuple[float, float]:
         """How long the latest question took: computing and, where that is known apart, travelling."""

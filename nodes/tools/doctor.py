@@ -13,7 +13,7 @@ from typing import Literal
 import psutil
 
 from fedsim.errors import UserError
-from nodes.launchers.processes import cores
+from nodes.launchers.processes import available_bytes, cores
 from protocol.kernel import read_counters
 
 Level = Literal["ok", "note", "problem"]
@@ -163,7 +163,7 @@ def check_capacity(num_clients: int, group: str) -> Iterator[Finding]:
 
 
 def check_machine() -> Iterator[Finding]:
-    available = psutil.virtual_memory().available
+    available = min(psutil.virtual_memory().available, available_bytes())
     text = f"{len(cores())} cores, {available / _GIBIBYTE:.1f} GiB of memory free"
     if available < _LEAST_MEMORY_BYTES:
         least = _LEAST_MEMORY_BYTES // _GIBIBYTE

@@ -60,6 +60,10 @@ def test_a_client_never_loads_torch_and_its_host_never_computes(cluster: Callabl
     }
     cores = {os.sched_getaffinity(roles[f"executor-0-{slot}"]).__iter__().__next__() for slot in range(2)}
     assert len(cores) == min(2, len(os.sched_getaffinity(0)))  # one core each
+    for slot in range(2):
+        links = Path(f"/proc/{roles[f'executor-0-{slot}']}/fd").iterdir()
+        sockets = [link for link in links if str(link.readlink()).startswith("socket:")]
+        assert len(sockets) == 1  # to the host: nothing of the other one, nor of clients
     run.command.send(signal.SIGINT)
     run.command.wait()
     run.command.wait_until_gone()

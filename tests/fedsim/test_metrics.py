@@ -17,6 +17,8 @@ from fedsim.metrics import (
     round_row,
     summary,
 )
+from protocol.codec import decode, encode
+from protocol.messages import Result
 
 NAN, INF = math.nan, math.inf
 
@@ -135,6 +137,17 @@ def test_one_name_cannot_mean_two_things():
         check_metrics({"logit_correct": 1.0, "logit_tested": 2.0, "logit_accuracy": 0.5}, "here")
     with pytest.raises(ContractError, match="server, round 0: metric 'ece' has a name that is taken"):
         round_row(0, [{"ece": 0.5}], {"ece": 0.5}, "pooled")
+
+
+def test_no_more_are_taken_than_an_answer_can_carry():
+    many = {f"x{number}": 0.0 for number in range(65)}
+    said = r"^here: 65 metrics, and a client may report 64 a round; report fewer$"
+    with pytest.raises(ContractError, match=said):
+        check_metrics(many, "here")
+    del many["x0"]
+    check_metrics(many, "here")
+    result = Result(run="r", round=0, attempt=0, metrics=many, seconds={})
+    assert decode(encode(result)).message == result
 
 
 def test_names_of_methods_pass():

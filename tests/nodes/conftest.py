@@ -50,7 +50,7 @@ def play(tmp_path: Path, command_cache: Path, monkeypatch: pytest.MonkeyPatch) -
         for client in range(experiment.run.clients):
             worker = make_worker(client, PLACEMENT)
             server.turns.append(live(client, LoopbackClient(server, client), clock, client == cut, worker))
-        with closing(EventLog(folder.path / "events.jsonl")) as log:
+        with closing(EventLog(folder.path / "events.jsonl", None, experiment)) as log:
             outcome = ServerLoop(learner, reception, log).run()
         assert outcome.completed and not [audit for audit in outcome.audits if audit.verdict is Verdict.DIFFERS]
         return folder.path

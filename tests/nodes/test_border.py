@@ -11,6 +11,8 @@ from fedsim.contract import Contract, Field, Payload, class_ids
 from fedsim.errors import ContractError, UserError
 from nodes.border import Border, Passage, require_frames_fit
 from protocol.codec import Coded, decode, encode, pack, unpack
+from protocol.errors import DecodeError
+from protocol.limits import MEBIBYTE, Limits
 from protocol.messages import Setup
 
 needs_zstd = pytest.mark.skipif(
@@ -259,3 +261,45 @@ def test_an_array_that_no_frame_may_hold_is_refused_before_it_is_sent() -> None:
         UserError, match=r"the array weights has 2 MiB, more than cluster.max_frame_mib = 1; give 2"
     ):
         require_frames_fit(parcel, 1)
+
+
+def test_an_array_that_is_decoded_to_more_than_a_frame_may_hold_is_refused_as_well() -> None:
+    """The other side holds what is announced to the limit, however short the frame is."""
+    parcel = pack({"weights": Coded("zstd", np.dtype("<f4"), (300_000,), b"short")}, {"weights": "p"})
+    with pytest.raises(DecodeError, match="array 'weights': shape"):
+        decode(encode(Setup(run="r"), parcel), Limits.of_frames(1))
+    with pytest.raises(UserError, match=r"the array weights has 2 MiB, more than cluster.max_frame_mib = 1"):
+        require_frames_fit(parcel, 1)
+    require_frames_fit(parcel, 2)
+
+
+def test_arrays_that_fit_one_by_one_must_fit_together() -> None:
+    array = np.zeros(1000 * MEBIBYTE, np.uint8)  # never touched, so it takes no memory
+    parcel = pack(dict.fromkeys("abc", array), dict.fromkeys("abc", "p"))
+    said = "the 3 arrays of one message have 3001 MiB, more than 2048; give cluster.max_frame_mib = 1501 or more"
+    with pytest.raises(UserError, match=said):
+        require_frames_fit(parcel, 1024)
+    require_frames_fit(parcel, 1501)
+    assert len(decode(encode(Setup(run="r"), parcel), Limits.of_frames(1501)).arrays) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "array", "reason"),
+    [
+        (Field(Payload.PROTOTYPES, "n", "bool"), np.zeros(3, bool), "array 'x' has dtype bool; only f4, f8,"),
+        (Field(Payload.PROTOTYPES, "1 1 1 1 1 1 1 1 1"), np.zeros((1,) * 9, np.float32), "array 'x' has 9 dimen"),
+    ],
+)
+@pytest.mark.parametrize("passage", [UP_OUT, DOWN_OUT])
+def test_what_a_contract_declares_and_the_wire_cannot_carry_is_named(passage, field, array, reason) -> None:
+    border = Border(Contract(up={"x": field}, down={"x": field}), {})
+    with pytest.raises(ContractError) as refusal:
+        border.outgoing({"x": array}, passage)
+    assert str(refusal.value).startswith(f"{passage}: {reason}")
+
+
+def test_a_contract_of_more_arrays_than_a_message_may_have_is_named() -> None:
+    names = [f"x{number}" for number in range(33)]
+    border = Border(Contract(up=dict.fromkeys(names, Field(Payload.PARAMETERS, "n"))), {})
+    with pytest.raises(ContractError, match=r"^client 0, round 0, up: 33 arrays in one message; at most 32"):
+        border.outgoing(dict.fromkeys(names, np.zeros(2, np.float32)), UP_OUT)

@@ -96,6 +96,26 @@ def test_files_of_others_are_left_alone(tmp_path):
     assert files_in(tmp_path) == ["notes.txt", "round-x.safetensors"]
 
 
+def test_what_a_killed_process_had_written_by_half_goes_with_the_next_state(tmp_path, monkeypatch):
+    """Each would take as much room as a state, and nobody would ever name it again."""
+
+    def stop(*args, **options):
+        raise Crash
+
+    mine, other = (client_files(tmp_path, STATES_ID, client) for client in (3, 4))
+    for process in (101, 102):
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoint.os, "getpid", lambda number=process: number)
+            patched.setattr(checkpoint.os, "fsync", stop)
+            for files in (mine, other):
+                with pytest.raises(Crash):
+                    files.save(process, state_of(0))
+    assert len(files_in(mine.folder)) == 1 and len(files_in(other.folder)) == 1
+    mine.save(5, state_of(5))
+    assert files_in(mine.folder) == ["round-000005.safetensors"] and mine.load(5)["steps"] == 5
+    assert files_in(other.folder) == [".round-000102.safetensors.102"], "that one may be at work"
+
+
 def test_each_client_of_each_run_has_a_folder_of_its_own(tmp_path):
     for client in (3, 12345):
         client_files(tmp_path, STATES_ID, client).save(0, state_of(client))

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import zmq
 from cable import enter
-from wire_samples import SETUP, borrowed, watch_of
+from wire_samples import SETUP, borrowed, route_of, watch_of
 
 from protocol.client_socket import ClientSocket
 from protocol.codec import Decoded, pack
@@ -38,10 +38,10 @@ class Remote:
 
     def connect(self, address: str, client: int, **options: Any) -> bytes:
         self.client = ClientSocket(address, client, **options)
-        return self.client.route
+        return route_of(self.client)
 
     def route(self) -> bytes:
-        return self.client.route
+        return route_of(self.client)
 
     def enter(self, holder: int) -> None:
         """Into the network namespace of another process, for good."""

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from wire_samples import STOP, frames_of, parcel_of
 
 from protocol import messages
-from protocol.codec import Decoded, decode, encode
-from protocol.errors import DecodeError, LimitExceeded
-from protocol.limits import Limits
+from protocol.codec import Coded, Decoded, decode, encode, pack
+from protocol.errors import DecodeError, EncodeError, LimitExceeded
+from protocol.limits import MEBIBYTE, Limits
 from protocol.messages import Stop
 
 
@@ -21,7 +21,8 @@ class TestLimits:
 
     def test_number_of_arrays(self):
         def message(count):
-            return encode(STOP, parcel_of(**{f"a{i}": np.zeros(1) for i in range(count)}))
+            specs = [[f"a{number}", "p", "u1", [1]] for number in range(count)]
+            return frames_of({"arrays": specs}, *[b"x"] * count)
 
         assert len(decode(message(3), Limits(max_arrays=3)).arrays) == 3
         with pytest.raises(LimitExceeded, match="4 arrays"):
@@ -50,17 +51,18 @@ class TestLimits:
             decode(frames, Limits(max_frame_bytes=79))
 
     def test_rank(self):
-        assert decode(encode(STOP, parcel_of(a=np.zeros((1,) * 8)))).arrays["a"].ndim == 8
+        def message(rank):
+            return frames_of({"arrays": [["a", "p", "u1", [1] * rank]]}, b"x")
+
+        assert decode(message(8)).arrays["a"].ndim == 8
         with pytest.raises(LimitExceeded, match="rank 9"):
-            decode(encode(STOP, parcel_of(a=np.zeros((1,) * 9))))
+            decode(message(9))
 
     def test_items(self):
         def message(count):
-            return encode(
-                messages.Result(
-                    run="r", round=0, attempt=0, metrics={str(i): 0.0 for i in range(count)}, seconds={}
-                )
-            )
+            metrics = {str(number): 0.0 for number in range(count)}
+            result = {"kind": "result", "run": "r", "round": 0, "attempt": 0, "metrics": metrics, "seconds": {}}
+            return [msgpack.packb({"v": messages.VERSION, **result})]
 
         assert len(decode(message(64)).message.metrics) == 64
         with pytest.raises(LimitExceeded, match="65 exceeds max_map_len"):
@@ -95,6 +97,66 @@ class TestLimits:
         finally:
             tracemalloc.stop()
         assert peak_bytes < 100_000
+
+
+class TestWhatLeaves:
+    """What a receiver would refuse is not sent: nobody would learn of it there. The largest thing that passes is
+    taken, the smallest that does not is refused by name."""
+
+    @pytest.mark.parametrize(
+        ("largest", "too_much", "complaint"),
+        [
+            (
+                {f"a{number}": np.zeros(1) for number in range(32)},
+                {f"a{number}": np.zeros(1) for number in range(33)},
+                "33 arrays in one message; at most 32 may travel",
+            ),
+            ({"a": np.zeros((1,) * 8)}, {"a": np.zeros((1,) * 9)}, "array 'a' has 9 dimensions; at most 8"),
+            ({"ä" * 64: np.zeros(1)}, {"ä" * 65: np.zeros(1)}, "'ä{65}' is too long, a name may have 64"),
+            (
+                {"a": Coded("e" * 64, np.dtype("<f4"), (1,), b"x")},
+                {"a": Coded("e" * 65, np.dtype("<f4"), (1,), b"x")},
+                "array 'a': 'e{65}' is too long",
+            ),
+            (
+                {"a": Coded("e", np.dtype("u1"), ((1 << 31) - 1,), b"x")},
+                {"a": Coded("e", np.dtype("u1"), (1 << 31,), b"x")},
+                "array 'a' has shape .2147483648,.; no size may exceed 2147483647",
+            ),
+        ],
+        ids=["arrays", "dimensions", "name", "encoding", "size"],
+    )
+    def test_arrays(self, largest, too_much, complaint):
+        decoded = decode(encode(STOP, parcel_of(**largest)), Limits(max_frame_bytes=1 << 40))
+        assert decoded.arrays.keys() == largest.keys()
+        with pytest.raises(EncodeError, match=complaint):
+            parcel_of(**too_much)
+
+    def test_the_name_of_a_payload(self):
+        assert decode(encode(STOP, pack({"a": np.zeros(1)}, {"a": "p" * 64})))
+        with pytest.raises(EncodeError, match=r"array 'a': 'p{65}' is too long"):
+            pack({"a": np.zeros(1)}, {"a": "p" * 65})
+
+    @pytest.mark.parametrize("part", ["metrics", "seconds"])
+    def test_items_of_a_message(self, part):
+        def result(count):
+            fields = {"metrics": {}, "seconds": {}} | {part: {str(number): 0.0 for number in range(count)}}
+            return messages.Result(run="r", round=0, attempt=0, **fields)
+
+        assert decode(encode(result(64))).message == result(64)
+        with pytest.raises(EncodeError, match=f"65 {part} in a result; at most 64 may travel"):
+            encode(result(65))
+
+
+def test_where_larger_arrays_may_travel_larger_messages_may():
+    """Two of the largest at least, however large; and with small ones as much as without a word of it."""
+    assert Limits.of_frames(1024) == Limits()
+    assert Limits.of_frames(1) == Limits(max_frame_bytes=MEBIBYTE)
+    large = np.zeros(1500 * MEBIBYTE, np.uint8)  # never touched, so it takes no memory
+    frames = encode(STOP, parcel_of(a=large, b=large))
+    assert len(decode(frames, Limits.of_frames(1501)).arrays) == 2
+    with pytest.raises(LimitExceeded, match="at most 2147483648"):
+        decode(frames, Limits(max_frame_bytes=1501 * MEBIBYTE))
 
 
 def nested(opening, depth, innermost=b"\xc0"):

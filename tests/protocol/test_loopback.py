@@ -27,7 +27,7 @@ UP, DOWN = wire.client_handshake_bytes(b"3." + bytes(16) + b".0000"), wire.serve
 
 
 def on_the_wire(frames: Sequence[Buffer]) -> int:
-    return wire.message_bytes(map(len, frames))
+    return sum(wire.frame_bytes(len(frame)) for frame in frames)
 
 
 class Pair:

@@ -6,7 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from wire_samples import SETUP, hello, parcel_of, zeros
+from wire_samples import SETUP, hello, parcel_of, route_of, zeros
 
 from protocol.client_socket import ClientSocket, process_of
 from protocol.codec import encode, pack
@@ -78,7 +78,7 @@ class TestExchange:
         routes = set()
         for _ in range(3):
             client = ClientSocket("tcp://127.0.0.1:9", 42)
-            routes.add(client.route)
+            routes.add(route_of(client))
             client.close()
         assert len(routes) == 3
         assert all(route.startswith(b"42.") and len(route) == 3 + 16 + 5 for route in routes)

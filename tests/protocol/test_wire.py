@@ -5,6 +5,7 @@ import socket
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_samples import route_of
 
 from protocol import wire
 from protocol.client_socket import ClientSocket
@@ -69,11 +70,6 @@ def test_frame_is_as_long_as_its_bytes(body):
     assert wire.frame_bytes(len(body)) == len(frame(body)) == len(frame(body, flags=MORE))
 
 
-@given(st.lists(st.integers(0, 1 << 32)), st.booleans())
-def test_message_is_the_sum_of_its_frames(bodies, curve):
-    assert wire.message_bytes(bodies, curve=curve) == sum(wire.frame_bytes(b, curve=curve) for b in bodies)
-
-
 @pytest.mark.parametrize(
     ("identity", "plain", "curve"),
     [
@@ -127,7 +123,7 @@ class TestByteByByte:
                 connection, _ = listener.accept()
                 connection.settimeout(DEADLINE_SECONDS)
                 with connection:
-                    identity = client.route
+                    identity = route_of(client)
                     connection.sendall(greeting())
                     handshake = read(connection, 64)
                     connection.sendall(ready(b"ROUTER", b""))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgpack
 import numpy as np
 
+from protocol.client_socket import ClientSocket
 from protocol.codec import Parcel, pack
 from protocol.messages import VERSION, Hello, Setup, Stop
 
@@ -16,6 +17,11 @@ STOP = Stop(reason="done")
 
 def hello(client: int) -> Hello:
     return Hello(client=client, place="here", slots=1)
+
+
+def route_of(client: ClientSocket) -> bytes:
+    """The routing id of its connection, or of the attempt to make one; empty between two attempts."""
+    return client._line.route if client._line else b""
 
 
 def zeros(num_bytes: int) -> dict[str, np.ndarray]:

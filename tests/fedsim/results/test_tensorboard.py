@@ -72,7 +72,7 @@ def test_nothing_to_forget(tmp_path):
 
 def test_every_finished_round_of_a_run_is_an_event_with_numbers_in_groups(tmp_path):
     (tmp_path / "clients.csv").write_text("round,client,correct,tested,loss,ece\n")
-    log = EventLog(tmp_path / "events.jsonl", experiment=Experiment())
+    log = EventLog(tmp_path / "events.jsonl", None, Experiment())
     log.say("asked", round=0, client=1)
     log.say("round_finished", round=0, accuracy=None, train_loss=2.5, clients=3, ece=0.5, server_loss=1)
     log.say("round_finished", round=1, accuracy=0.25, train_loss=None, clients=3, wire_bytes_up=4096)
@@ -93,7 +93,7 @@ def test_the_hparams_page_knows_the_settings_and_how_a_run_ended(tmp_path):
         experiment = build(
             [{"method": {"name": "fedtgp", "tau": 7}, "run": {"seed": seed}, "train": {"shuffle": True}}]
         )
-        log = EventLog(folder / "events.jsonl", experiment=experiment)
+        log = EventLog(folder / "events.jsonl", None, experiment)
         log.say("round_finished", round=0, accuracy=0.5)
         log.say("finished", summary={"completed": seed == 1})
         log.close()
@@ -116,7 +116,7 @@ def test_the_hparams_page_knows_the_settings_and_how_a_run_ended(tmp_path):
 
 def test_a_file_that_cannot_be_written_does_not_harm_the_run(tmp_path):
     (tmp_path / FILE_NAME).mkdir()
-    log = EventLog(tmp_path / "events.jsonl", experiment=Experiment())
+    log = EventLog(tmp_path / "events.jsonl", None, Experiment())
     log.say("round_finished", round=0, accuracy=0.5)
     log.say("round_finished", round=1, accuracy=0.5)
     log.close()
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_written_does_not_harm_the_run(tmp_path):
 
 
 def test_whoever_wants_no_file_has_none(tmp_path):
-    log = EventLog(tmp_path / "events.jsonl", experiment=build([{"cluster": {"track": ""}}]))
+    log = EventLog(tmp_path / "events.jsonl", None, build([{"cluster": {"track": ""}}]))
     log.say("round_finished", round=0, accuracy=0.5)
     log.close()
     assert not (tmp_path / FILE_NAME).exists()

@@ -84,7 +84,7 @@ class Home:
         self.halves: list[Half] = []
         self.states = folder
         options = ClientOptions(connect="tcp://far:1", ids=[1], patience=patience, state_dir=folder)
-        placement = Placement("rack " + 80 * "x", 2, cores=(5, 6))
+        placement = Placement("rack 7", 2, cores=(5, 6))
         self.node = ClientNode(
             1, options, placement, self.socket, OwnWorker(1, placement, processes.Turnstile(1)), self.clock
         )
@@ -162,7 +162,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned: list[int]) -> 
 
 def test_it_greets_after_every_connection(home: Callable[..., Home]) -> None:
     at = home()
-    hello = messages.Hello(client=1, place=("rack " + 80 * "x")[:64], slots=2, version=__version__)
+    hello = messages.Hello(client=1, place="rack 7", slots=2, version=__version__)
     at.node.step()
     assert at.heard() == [hello]
     at.node.step()
@@ -372,6 +372,30 @@ def test_a_half_that_breaks_the_contract_is_stopped_on_this_side(home: Callable[
     at.half.metrics = {"tested": 3.5}
     (failure,) = at.work(round=1)
     assert isinstance(failure, messages.Failure) and failure.error.startswith("client 1, round 1, up: metrics ")
+    assert at.node.exit_code == EXIT_FAILED
+
+
+def test_more_metrics_than_may_travel_are_a_failure_that_is_told(home: Callable[..., Home], capsys) -> None:
+    """Sent, they would be dropped, and the round would wait for its deadline."""
+    at = home()
+    at.join()
+    at.half.metrics = {f"x{number}": 0.0 for number in range(63)}  # beside correct and tested
+    (failure,) = at.work(round=1)
+    assert isinstance(failure, messages.Failure)
+    assert failure.error.startswith("client 1, round 1, up: 65 metrics, and a client may report 64 a round")
+    assert at.node.exit_code == EXIT_FAILED
+
+
+def test_an_answer_that_cannot_travel_is_a_failure_that_is_told(
+    home: Callable[..., Home], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    at = home()
+    at.join()
+    report = nodes.work.Report(seconds={f"part {number}": 0.1 for number in range(65)})
+    monkeypatch.setattr(OwnWorker, "work", lambda *_: report)
+    (failure,) = at.work(round=1)
+    assert isinstance(failure, messages.Failure)
+    assert failure.error.startswith("EncodeError: 65 seconds in a result; at most 64 may travel")
     assert at.node.exit_code == EXIT_FAILED
 
 

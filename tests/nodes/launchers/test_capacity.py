@@ -46,7 +46,7 @@ def machine(monkeypatch):
     """`machine(free, gpu_free, ...)`: so much memory, and a GPU for each further figure."""
 
     def make(free: int, *gpu_free: int) -> None:
-        there = [Gpu(str(n), f"GPU-{n}", 80 * GIBIBYTE, size) for n, size in enumerate(gpu_free)]
+        there = [Gpu(str(n), f"GPU-{n}", size) for n, size in enumerate(gpu_free)]
         monkeypatch.setattr(processes, "available_bytes", lambda: free)
         monkeypatch.setattr(gpus, "described", lambda: there)
         monkeypatch.setattr(

@@ -71,7 +71,7 @@ class FakeMachines(HostsLauncher):
 
     def call(self, machine: str, log: Path) -> Line:
         assert log == self.folder.logs / f"host-{machine}.log"
-        facts = Facts(version=__version__, torch="2", cores=self.cores[machine], gpus=0)
+        facts = Facts(version=__version__, cores=self.cores[machine], gpus=0)
         line = FakeLine(facts, self.answers.get(machine, Begun()))
         self.lines.setdefault(machine, []).append(line)
         return line
@@ -187,7 +187,7 @@ def test_clients_that_ended_by_themselves_are_not_started_again(make: Callable[.
     launcher = make({"a": 1})
     launcher.start_clients(ADDRESS)
     line = launcher.lines["a"][0]
-    line.say(Ended(code=3))
+    line.say(Ended())
     line.death = "ended with code 3"
     launcher.watch_clients()
     assert len(launcher.lines["a"]) == 1 and len(launcher.notes) == 1

@@ -9,6 +9,7 @@ import pytest
 
 from fedsim import config
 from fedsim.config import Cluster
+from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
 from fedsim.version import __version__
 from nodes.client.options import ClientOptions
@@ -56,6 +57,25 @@ def test_on_this_machine(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> 
     assert given == [replace(DECIDED, **own)]  # the experiment has decided how to compute
 
 
+def test_the_keys_of_a_run_that_is_going_on_are_left_alone(folder: RunFolder) -> None:
+    """Its clients that are started again need them; a run that is over gets new ones when it goes on."""
+
+    def launch() -> dict[str, bytes]:
+        made = LocalLauncher(folder, SimpleNamespace(), LaunchOptions(curve=True, resume=True)).keys_folder
+        assert made == folder.path / "keys"
+        return keys()
+
+    def keys() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (folder.path / "keys").iterdir()}
+
+    before = launch()
+    with folder.in_use(), pytest.raises(UserError, match="is being worked on by another process; wait"):
+        launch()
+    assert keys() == before and "client-3.key_secret" in before
+    after = launch()
+    assert after.keys() == before.keys() and not after.items() & before.items()
+
+
 def test_by_hand(tmp_path: Path) -> None:
     files = bundle.make_files(EXPERIMENT, ADDRESS, 2, tmp_path / "keys")
     for (path, ids), own in zip(files, ([0, 1], [2, 3]), strict=True):
@@ -72,9 +92,7 @@ class FakeLine:
 
     def __init__(self, gpus: int = 0) -> None:
         self.told: list[Bundle] = []
-        self._says: list[host.AnySaid] = [
-            Facts(version=__version__, torch="2", cores=2, gpus=gpus, seen_from="::1")
-        ]
+        self._says: list[host.AnySaid] = [Facts(version=__version__, cores=2, gpus=gpus, seen_from="::1")]
 
     def tell(self, text: bytes) -> None:
         self.told.append(bundle.decode(text, "the test"))

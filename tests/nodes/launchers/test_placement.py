@@ -71,9 +71,11 @@ def test_names_are_short_and_differ_where_machines_do(monkeypatch):
     assert len(names) == 2 and all(name.startswith("node-") and len(name) == 11 for name in names)
     long = [cut("x" * 70 + end) for end in "ab"]
     assert len(set(long)) == 2 and {len(name) for name in long} == {64} and cut("h/gpu0") == "h/gpu0"
+    for where in ({"cores": [0]}, {"names": ["0"]}):  # as --place or a machine is called
+        assert len(place_clients([0], host=f"rack {80 * 'x'}", **where)[0].place) == 64
 
 
-SMI = "0, GPU-8932f937-d72c, 81559, 80000\n1, GPU-1a2b3c4d-0000, 81559, 100\n"
+SMI = "0, GPU-8932f937-d72c, 80000\n1, GPU-1a2b3c4d-0000, 100\n"
 
 
 def no_query(*args, **options):
@@ -153,7 +155,7 @@ def driver(monkeypatch):
 
 
 def test_gpus_are_known_by_number_and_by_uuid(driver):
-    first = Gpu("0", "GPU-8932f937-d72c", 81559 << 20, 80000 << 20)
+    first = Gpu("0", "GPU-8932f937-d72c", 80000 << 20)
     assert look_up(["0", "GPU-1a2b"]).keys() == {"0", "GPU-1a2b"}
     assert look_up(["0"]) == look_up(["0"]) == {"0": first} and look_up(["GPU-8932f937-d72c"])
     assert look_up([]) == {}

@@ -5,6 +5,27 @@ from pathlib import Path
 import pytest
 from commands import Command, Start
 
+STOPPED = """
+import os, signal, sys
+from nodes.launchers import zygote
+
+begun, begins = os.pipe()
+wait = os.wait
+
+def work():
+    os.write(begins, b"x")
+    signal.pause()
+
+def wait_and_be_stopped():
+    ended = wait()
+    os.kill(os.getpid(), signal.SIGTERM)  # between a client's end and the look at who it was
+    return ended
+
+os.wait = wait_and_be_stopped
+ends = [lambda: len(os.read(begun, 1) + os.read(begun, 1)) - 2, work, work]
+sys.exit(zygote.Host(lambda client: zygote.fork(ends[client])).run(range(3)))
+"""
+
 PROBE = """
 import os, signal, sys
 from nodes.launchers import zygote
@@ -34,6 +55,12 @@ def host(python: Start, tmp_path: Path):
 )
 def test_a_host_ends_with_the_largest_code_of_its_clients(host, clients, code):
     assert host("shared", *clients).code == code
+
+
+def test_a_host_that_is_to_end_while_a_client_does_ends_the_others(python: Start, tmp_path: Path) -> None:
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    command = python(tmp_path / "stopped.py")
+    assert (command.wait(), command.stderr, command.alive()) == (0, "", [])
 
 
 def test_a_client_that_has_said_why_it_ended_is_not_spoken_for(host):

@@ -151,7 +151,7 @@ class Stage:
         if contract is not None:
             self.learner.border = Border(contract, {"C": 3, "K": 2})
         self.reception = Reception(self.server, self.experiment, self.learner.border, manifest, self.clock)
-        self.events = EventLog(folder / "events.jsonl", self.said.append)
+        self.events = EventLog(folder / "events.jsonl", self.said.append, self.experiment)
         first_round = manifest.round + 1 if manifest else 0
         self.loop = ServerLoop(self.learner, self.reception, self.events, first_round)
         self.peers: dict[int, Peer] = {}

@@ -6,11 +6,12 @@ import time
 
 import pytest
 
+from fedsim.config import Experiment
 from nodes.server.events import EventLog, pipe_watcher
 
 
 def test_an_event_is_a_line_as_soon_as_it_is_said(tmp_path):
-    log = EventLog(tmp_path / "events.jsonl")
+    log = EventLog(tmp_path / "events.jsonl", None, Experiment())
     before = time.time()
     log.say("answered", round=3, client=7, seconds=0.25)
     log.say("refused", reason='two\nlines and a "quote"')
@@ -24,7 +25,7 @@ def test_an_event_is_a_line_as_soon_as_it_is_said(tmp_path):
 
 def test_a_resumed_run_goes_on_with_the_same_file(tmp_path):
     for name in ("started", "restarted"):
-        log = EventLog(tmp_path / "events.jsonl")
+        log = EventLog(tmp_path / "events.jsonl", None, Experiment())
         log.say(name)
         log.close()
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
@@ -33,7 +34,7 @@ def test_a_resumed_run_goes_on_with_the_same_file(tmp_path):
 
 def test_the_watcher_gets_what_the_file_gets(tmp_path):
     seen = []
-    log = EventLog(tmp_path / "events.jsonl", seen.append)
+    log = EventLog(tmp_path / "events.jsonl", seen.append, Experiment())
     log.say("joined", clients=2)
     log.close()
     assert seen == [json.loads((tmp_path / "events.jsonl").read_text())]

@@ -197,8 +197,7 @@ class RandomHistory(RuleBasedStateMachine):
         if not hasattr(self, "round"):
             return
         verdict = self.round.verdict()
-        assert not set(verdict.answered) & set(verdict.missing)
-        assert (set(verdict.answered), set(verdict.missing)) == (self.answered, self.out)
+        assert set(verdict.missing) == self.out and not self.out & self.answered
         assert all(verdict.missing.values()), "a client was left out without a reason"
         groups = (self.cohort, self.others)
         spare = min(len(group & self.answered) - self.quorum * len(group) for group in groups if group)

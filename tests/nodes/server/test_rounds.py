@@ -194,8 +194,7 @@ def test_an_answer_after_the_deadline_does_not_count():
     assert current.expire(DEADLINE - 0.01) == {}
     assert current.expire(DEADLINE) == {0: "late (10 s)"}
     assert not current.on_answer(0, 0, 11.0)
-    verdict = current.verdict()
-    assert (verdict.answered, verdict.missing) == ([1], {0: "late (10 s)"})
+    assert current.in_state(State.ANSWERED) == [1] and current.verdict().missing == {0: "late (10 s)"}
 
 
 def test_strangers_change_nothing():
@@ -242,7 +241,7 @@ def test_a_lost_client_frees_its_slot_and_is_asked_again_when_it_returns():
     assert current.on_answer(1, 0, 3.0)
     assert current.asks(3.0) == [Ask(0, 1, 1)]
     assert current.on_answer(0, 1, 4.0) and current.on_answer(2, 0, 4.0)
-    assert current.verdict().answered == [0, 1, 2]
+    assert current.in_state(State.ANSWERED) == [0, 1, 2]
 
 
 def test_a_lost_client_is_waited_for_as_long_as_it_may_take_to_rejoin():
@@ -324,4 +323,4 @@ def test_nobody_makes_up_for_another(gone):
     current.drop(gone, "gone", 0.0)
     play(current)
     verdict = current.verdict()
-    assert verdict.answered == sorted({0, 1, 2, 3, 4} - {gone}) and not verdict.has_quorum
+    assert current.in_state(State.ANSWERED) == sorted({0, 1, 2, 3, 4} - {gone}) and not verdict.has_quorum
