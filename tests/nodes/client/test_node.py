@@ -205,6 +205,26 @@ def test_what_is_agreed_once_reaches_its_half(home: Callable[..., Home], monkeyp
     assert at.half.agreed["counts"].tolist() == [1, 2, 3]
 
 
+def test_a_set_up_that_comes_twice_is_agreed_on_once(
+    home: Callable[..., Home], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server whose connection broke cannot know whether it had arrived. A method is promised it once a run."""
+    agreed = Contract(setup_down={"counts": Field(Payload.COUNTS, "C", "int32")})
+    at = home()
+    monkeypatch.setattr(own.assembly, "contract_of", lambda _: agreed)
+    at.join()
+    for number in (1, 2):
+        parcel = pack({"counts": np.full(3, number, np.int32)}, {"counts": "counts"})
+        assert at.tell(messages.Setup(run="r"), parcel) == []
+        assert at.half.agreed["counts"].tolist() == [1, 1, 1]
+    at.socket.cut()
+    at.socket.connect()
+    at.join("s")
+    assert at.half.agreed == {}
+    assert at.tell(messages.Setup(run="s"), parcel) == []
+    assert at.half.agreed["counts"].tolist() == [2, 2, 2]
+
+
 def test_a_state_that_is_not_there_is_a_failure(home: Callable[..., Home], capsys) -> None:
     at = home()
     at.node.step()

@@ -12,6 +12,7 @@ from fedsim.contract import Contract, Field, Payload
 from fedsim.method import Step
 from nodes.server.reception import Rejected
 from protocol import messages
+from protocol.codec import decode
 
 Build = Callable[..., Stage]
 NOBODY = -1
@@ -395,6 +396,83 @@ def test_a_set_up_goes_to_everyone_once_and_again_to_whoever_was_started_again(s
         assert [messages.kind_of(message) for message in peer.heard[:3]] == ["welcome", "setup", "work"]
     assert play.booked("elements", direction="down", purpose="setup") == 3 * 3
     assert play.booked("elements", direction="up", purpose="setup") == 3 * 3
+
+
+def with_set_up(stage: Build, **sections: dict[str, object]) -> tuple[Stage, Callable[..., Peer]]:
+    """A method that only agrees on something, and `peer(client, habit)` with its part of it."""
+    counts = Field(Payload.COUNTS, "C", "int32")
+    play = stage(**sections, contract=Contract(setup_up={"counts": counts}, setup_down={"counts": counts}))
+    play.learner.server.setup = lambda uploads: {"counts": sum(item.arrays["counts"] for item in uploads)}
+    play.learner.server.aggregate = lambda round, uploads: Step({}, {}, {})
+
+    def nothing(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work, {})
+
+    def peer(client: int, habit: Callable[..., object] = nothing) -> Peer:
+        return play.peer(client, habit, setup={"counts": np.full(3, client + 1, np.int32)})
+
+    return play, peer
+
+
+def kinds(peer: Peer) -> list[str]:
+    return [messages.kind_of(message) for message in peer.heard]
+
+
+@pytest.mark.parametrize("when", ["before it is sent", "on its way", "on its way, unnoticed"])
+def test_a_set_up_that_is_lost_with_the_connection_is_sent_again(stage: Build, when: str) -> None:
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1})
+    stays, unlucky = peer(0), peer(1)
+
+    def cut() -> None:
+        unlucky.socket.inbox.clear()
+        unlucky.socket.cut(noticed="unnoticed" not in when)
+        play.clock.after(3, unlucky.socket.connect)
+
+    def cut_on_its_way() -> None:
+        if any(isinstance(decode(frames).message, messages.Setup) for frames in unlucky.socket.inbox):
+            play.server.turns.remove(cut_on_its_way)
+            cut()
+
+    if when == "before it is sent":
+        learned = play.learner.server.setup
+        play.learner.server.setup = lambda uploads: (cut(), learned(uploads))[1]
+    else:
+        play.server.turns.insert(0, cut_on_its_way)
+    assert play.run().completed and clients_by_round(play) == [2, 2]
+    assert kinds(stays) == kinds(unlucky) == ["welcome", "setup", "work", "work", "stop"]
+
+
+def test_a_set_up_that_has_arrived_is_not_sent_again(stage: Build) -> None:
+    """It may be a whole public data set, and the link a bad one."""
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 2})
+
+    def stumble(it: Peer, work: messages.Work) -> None:
+        it.answer(work, {})
+        it.socket.cut()
+        it.socket.connect()
+
+    stays, stumbles = peer(0), peer(1, stumble)
+    assert play.run().completed
+    assert [item["round"] for item in play.events_of("returned")] == [1, 2]
+    assert kinds(stays) == ["welcome", "setup", "work", "work", "work", "stop"]
+    assert kinds(stumbles) == ["welcome", "setup", "work", "work", "work"]  # cut off when it was to stop
+
+
+def test_whoever_is_lost_again_before_its_set_up_is_sent_is_not_asked(stage: Build) -> None:
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1}, cluster={"rejoin_seconds": 30})
+    stays = peer(0)
+
+    def die(it: Peer, work: messages.Work) -> None:
+        it.socket.cut()
+        again = peer(1)
+        say_ready = again.say_ready
+        again.say_ready = lambda: (say_ready(), again.socket.cut(noticed=False))
+
+    peer(1, die)
+    assert play.run().completed and clients_by_round(play) == [1, 1]
+    assert kinds(stays) == ["welcome", "setup", "work", "work", "stop"]
+    assert play.happened("asked").count(("asked", 0, 1)) == 1
+    assert kinds(play.peers[1]) == ["welcome"]
 
 
 # --------------------------------------------------------------------------------------- too much and wrong
