@@ -314,6 +314,28 @@ def test_before_its_first_answer_a_client_may_begin_anew(stage: Build) -> None:
     assert play.peers[1].works() == [(0, 1), (1, 0)]
 
 
+def test_a_client_that_was_started_again_is_not_asked_before_it_is_ready(stage: Build) -> None:
+    """It waited for a slot, died, and was back before its loss was read; then the slot became free."""
+    play = stage(run={"clients": 2, "rounds": 1})
+    waiting = play.peer(0, slots=1)
+
+    def replace(peer: Peer, work: messages.Work) -> None:
+        waiting.socket.cut()
+        again = play.peer(0, slots=1)
+        say_ready = again.say_ready
+        again.say_ready = lambda: again.clock.after(7, say_ready)
+        again.turn()
+        peer.answer(work)
+
+    play.peer(1, in_round(0, replace), slots=1)
+    assert play.run().completed and clients_by_round(play) == [2, 2]
+    told = [item for item in play.happened("asked", "lost", "client_ready", "answered") if item[-1] == 0]
+    assert told[1:6] == [
+        *(("lost", 0, 0), ("client_ready", 0), ("asked", 0, 0), ("answered", 0, 0), ("asked", 1, 0)),
+    ]
+    assert play.clock.now == 1007.0
+
+
 def test_later_it_needs_a_saved_state(stage: Build) -> None:
     """Going on from nothing would quietly change the result."""
     play = stage(run={"clients": 3, "rounds": 1})
