@@ -375,7 +375,7 @@ class ServerLoop:
         if not self._send_setup(client):
             return
         if self._open is not None:
-            self._open.state.on_return(client, self._clock())
+            self._open.state.on_return(client, self._members.by_id[client].place, self._clock())
         self._lost_in.pop(client, None)
         self.events.say("returned", client=client, round=self.reception.accounts.round)
 

@@ -336,6 +336,25 @@ def test_a_client_that_was_started_again_is_not_asked_before_it_is_ready(stage: 
     assert play.clock.now == 1007.0
 
 
+def test_a_client_that_was_started_again_on_a_smaller_machine_has_its_slots(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+    slots: list[int] = []
+
+    def note(peer: Peer, work: messages.Work) -> None:
+        slots.append(work.slot)
+        peer.answer(work)
+
+    def die(peer: Peer, work: messages.Work) -> None:
+        assert work.slot == 1
+        peer.socket.cut()
+        play.peer(0, note, place="laptop", slots=1)
+
+    play.peer(0, die, slots=2)
+    slow = in_round(0, lambda peer, work: peer.clock.after(9, lambda: peer.answer(work)))
+    play.peer(1, slow, slots=2)
+    assert play.run().completed and slots == [0, 0]
+
+
 def test_later_it_needs_a_saved_state(stage: Build) -> None:
     """Going on from nothing would quietly change the result."""
     play = stage(run={"clients": 3, "rounds": 1})
