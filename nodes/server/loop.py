@@ -346,6 +346,7 @@ class ServerLoop:
             if remark not in self._remarked:  # the same of all clients of a machine
                 self._remarked.add(remark)
                 self.events.say("note", text=remark)
+        self._lost_in.pop(client, None)
         self._without_setup.add(client)
         if self._setup is None:
             self._setups[client] = joined.arrays

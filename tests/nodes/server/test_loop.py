@@ -262,6 +262,21 @@ def test_without_a_quorum_the_run_ends_with_a_sentence(stage: Build) -> None:
     assert len(rows(play)) == 1 and play.peers[1].last() == messages.Stop(reason=outcome.reason)
 
 
+def test_who_is_lost_while_others_join_and_later_again_is_missing_since_the_later_time(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 2}, cluster={"quorum": 1.0, "rejoin_seconds": 30})
+
+    def replace_first() -> None:
+        play.peers[0].socket.cut()
+        play.clock.after(1, lambda: play.peer(0, hang_up))
+        play.clock.after(3, lambda: play.peer(1))
+
+    play.peer(0)
+    play.clock.after(2, replace_first)
+    outcome = play.loop.run()
+    assert play.happened("lost")[0] == ("lost", -1, 0)
+    assert outcome.reason.startswith("round 0 lacks 1 of 2 clients (client 0: lost for 30 s since round 0), and")
+
+
 def test_whoever_never_joins_is_named(stage: Build) -> None:
     play = stage(run={"clients": 14}, cluster={"join_seconds": 2.5})
     play.peer(3)
