@@ -164,6 +164,7 @@ class ClientNode:
         if welcome.restore >= 0 and self._border.has_memory:
             self._border.load_state(self._memory.load(welcome.restore))
         parcel = self._border.outgoing(started.setup, Passage("setup_up", self.client))
+        require_frames_fit(parcel, self._max_frame_mib)
         ready = messages.Ready(
             run=self._run,
             num_train=started.num_train,

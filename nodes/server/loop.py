@@ -142,7 +142,7 @@ class ServerLoop:
         ready = [member.ready for member in self._members.by_id.values() if member.ready]
         sizes = self._members.num_train()
         down = self.learner.setup([Upload(c, sizes[c], arrays) for c, arrays in self._setups.items()])
-        self._setup = self.learner.border.outgoing(down, Passage("setup_down"))
+        self._setup = self._outgoing(down, Passage("setup_down"))
         for client in self._members.by_id:
             self._send_setup(client)
         self.events.say(
@@ -152,6 +152,15 @@ class ServerLoop:
             pss_bytes_mean=sum(item.pss_bytes for item in ready) / len(ready),
             start_seconds_max=max(item.start_seconds for item in ready),
         )
+
+    def _outgoing(self, arrays: Arrays, passage: Passage) -> Parcel:
+        """What goes down to everyone, or the end of the run where clients would not take it."""
+        parcel = self.learner.border.outgoing(arrays, passage)
+        try:
+            require_frames_fit(parcel, self._cluster.max_frame_mib)
+        except UserError as error:
+            raise RunStopped(str(error)) from None
+        return parcel
 
     # ------------------------------------------------------------------------------------------ one round
 
@@ -189,13 +198,9 @@ class ServerLoop:
         self._say_round_finished(row, started, collected)
 
     def _begin(self, plan: Plan, now: float) -> _OpenRound:
-        round, border, members = plan.order.round, self.learner.border, self._members
+        round, members = plan.order.round, self._members
         self.reception.accounts.begin_round(round, plan.cohort)
-        down = border.outgoing(self.learner.down, Passage("down", round=round))
-        try:
-            require_frames_fit(down, self._cluster.max_frame_mib)
-        except UserError as error:
-            raise RunStopped(str(error)) from None
+        down = self._outgoing(self.learner.down, Passage("down", round=round))
         state = Round(
             cohort=plan.cohort,
             others=plan.others,

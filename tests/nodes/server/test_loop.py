@@ -10,6 +10,7 @@ from stage import Peer, Stage, in_round, prototypes
 import nodes.work
 from fedsim.contract import Contract, Field, Payload
 from fedsim.method import Step
+from nodes.border import Border
 from nodes.server.reception import Rejected
 from protocol import messages
 from protocol.codec import decode
@@ -529,6 +530,19 @@ def test_whoever_is_lost_again_before_its_set_up_is_sent_is_not_asked(stage: Bui
     assert kinds(stays) == ["welcome", "setup", "work", "work", "stop"]
     assert play.happened("asked").count(("asked", 0, 1)) == 1
     assert kinds(play.peers[1]) == ["welcome"]
+
+
+def test_a_set_up_that_is_larger_than_a_frame_may_be_ends_the_run_with_a_sentence(stage: Build) -> None:
+    """Clients would drop it, and train without it."""
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1}, cluster={"max_frame_mib": 1})
+    play.learner.border = Border(Contract(setup_down={"public": Field(Payload.SAMPLES, "n")}), {})
+    play.learner.server.setup = lambda uploads: {"public": np.zeros(300_000, np.float32)}
+    peers = [peer(0), peer(1)]
+    outcome = play.run()
+    reason = "the array public has 2 MiB, more than cluster.max_frame_mib = 1; give 2 or more."
+    assert (outcome.completed, outcome.reason) == (False, reason)
+    assert [it.last() for it in peers] == 2 * [messages.Stop(reason=reason)]
+    assert {tuple(kinds(it)) for it in peers} == {("welcome", "stop")}
 
 
 # --------------------------------------------------------------------------------------- too much and wrong
