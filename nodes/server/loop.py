@@ -107,6 +107,10 @@ class ServerLoop:
         except ContractError as error:
             log.exception("the server's half of the method is to be mended")
             outcome = Outcome(False, str(error))
+        return self.end(outcome)
+
+    def end(self, outcome: Outcome) -> Outcome:
+        """Tell everyone, and keep the books and what was learned so far."""
         for event in self.reception.goodbye(outcome.reason, completed=outcome.completed):
             self._on(event)
         outcome.audits = self.reception.accounts.audit()

@@ -83,7 +83,7 @@ def serve(
 
 def _play(loop: ServerLoop, begun: dict[str, Any], started: float, *, starts_over: bool) -> int:
     """The run from its first word, which is `begun`, to its last, however it ends."""
-    folder, events = loop.learner.folder, loop.events
+    folder, events, outcome = loop.learner.folder, loop.events, None
     try:
         events.say("started", **begun)
         if starts_over:
@@ -103,6 +103,9 @@ def _play(loop: ServerLoop, begun: dict[str, Any], started: float, *, starts_ove
         story = failures.explained(error, f"its log: {folder.logs / 'server.log'}")
         reason, _, where = story.partition("\n")
         events.say("failed", reason=reason, where=where)
+        if outcome is None:  # nobody has been told, and nothing has been kept
+            outcome = loop.end(Outcome(False, f"the server failed: {reason}"))
+            folder.write_summary(summarise(loop, outcome, time.monotonic() - started))
         raise
     if outcome.lacks_clients:
         return EXIT_LACKS_CLIENTS

@@ -1,14 +1,18 @@
 """Serving a run folder: what becomes of a run that a signal or an error of the server's own ends."""
 
+import csv
 import os
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import NoReturn
 
 import pytest
 from stage import Stage, in_round
 
+from fedsim.errors import UserError
 from nodes.server import program
+from protocol import messages
 
 Build = Callable[..., Stage]
 Serve = Callable[..., int]
@@ -110,3 +114,53 @@ def test_under_a_launcher_the_same_signal_may_come_twice(
     assert serve(play) == 1
     press(number)  # also after the run: its process only has to end
     assert signals.heard == [] and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+# -------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [(ValueError("no"), "ValueError: no"), (UserError("there is no such thing."), "there is no such thing.")],
+)
+def test_when_the_server_s_own_step_fails_everyone_is_told_and_results_are_kept(
+    stage: Build, serve: Serve, error: Exception, sentence: str
+) -> None:
+    play = stage(run={"clients": 2, "rounds": 5})
+    learn = play.learner.server.aggregate
+
+    def fail_in_round_1(round: int, uploads: list[object]) -> object:
+        def fail() -> NoReturn:
+            raise error
+
+        return fail() if round == 1 else learn(round, uploads)
+
+    play.learner.server.aggregate = fail_in_round_1
+    with pytest.raises(type(error), match=str(error)):
+        serve(play)
+    reason = f"the server failed: {sentence}"
+    assert [peer.last() for peer in play.peers.values()] == 2 * [messages.Stop(reason=reason)]
+    (failed,) = play.events_of("failed")
+    assert failed["reason"] == sentence and str(play.folder.logs / "server.log") in failed["where"]
+    summary = play.folder.summary()
+    assert summary is not None and (summary["completed"], summary["reason"]) == (False, reason)
+    assert summary["rounds"] == 1 and summary["audit"]["connections"] == 2
+    assert (play.folder.path / "ledger.csv").exists() and "prototypes" in play.folder.final()
+
+
+def test_an_error_after_the_end_does_not_end_it_twice(
+    stage: Build, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ValueError("no")
+
+    monkeypatch.setattr(program, "summarise", fail)
+    play = stage(run={"clients": 2, "rounds": 1})
+    with pytest.raises(ValueError, match="no"):
+        serve(play)
+    for peer in play.peers.values():
+        stops = [message for message in peer.heard if isinstance(message, messages.Stop)]
+        assert stops == [messages.Stop(reason="the run is complete")]
+    with (play.folder.path / "ledger.csv").open() as file:
+        books = [int(row["wire_bytes"]) for row in csv.DictReader(file) if row["message"] == "handshake"]
+    assert sorted(books) == sorted(2 * [*play.server.connections.all[0].handshake_bytes()])
