@@ -139,9 +139,9 @@ def _prepare(
 
 
 def _require_files(num_clients: int) -> None:
-    """Each client is a connection, and each connection an open file."""
+    """Each client is a connection, and each connection two open files: ZeroMQ's, and the duplicate we keep."""
     limit = processes.raise_file_limit()
-    if (wanted := num_clients + _OWN_FILES) > limit:
+    if (wanted := 2 * num_clients + _OWN_FILES) > limit:
         raise UserError(
             f"{num_clients} clients need about {wanted} open files in the server's process, and {limit} are "
             "allowed; raise the limit (ulimit -Hn, or LimitNOFILE of a service), or take fewer clients."

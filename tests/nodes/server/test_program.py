@@ -164,3 +164,18 @@ def test_an_error_after_the_end_does_not_end_it_twice(
     with (play.folder.path / "ledger.csv").open() as file:
         books = [int(row["wire_bytes"]) for row in csv.DictReader(file) if row["message"] == "handshake"]
     assert sorted(books) == sorted(2 * [*play.server.connections.all[0].handshake_bytes()])
+
+
+# --------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_a_server_needs_two_open_files_for_each_client(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZeroMQ's of its connection, and the duplicate by which its bytes are counted at last."""
+    limit = 2 * 500 + 64 + spare
+    monkeypatch.setattr(program.processes, "raise_file_limit", lambda: limit)
+    if spare == 0:
+        program._require_files(500)
+        return
+    with pytest.raises(UserError, match=f"^500 clients need about 1064 open files .* and {limit} are allowed"):
+        program._require_files(500)
