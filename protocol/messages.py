@@ -4,7 +4,7 @@
       │  Hello ───────────────────►  │   who I am, where I run
       │  ◄─────────────── Welcome    │   the experiment; which checkpoint to restore   (or Refusal)
       │  Ready ───────────────────►  │   data and model are loaded; set-up arrays      (or Refusal)
-      │  ◄───────────────── Setup    │   set-up arrays, once, when the method has any
+      │  ◄───────────────── Setup    │   set-up arrays, when the method has any
       │  ◄────────────────── Work    │   what came down; evaluate? train? save?
       │  Delivered ───────────────►  │   large work has arrived; now wait for a turn
       │  ◄────────────────── Turn    │   begin, in this slot

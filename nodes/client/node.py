@@ -65,6 +65,7 @@ class ClientNode:
         self._last_contact, self._tidy_at = clock(), math.inf
         self._has_complained = False
         self._run = ""
+        self._has_agreed = False
         self._last_round = self._current_round = -1
         self._last_answer: messages.Result | None = None
         self._delivered: tuple[messages.Work, Items] | None = None
@@ -156,6 +157,7 @@ class ClientNode:
         """Build everything anew, also after a reconnection to a server that was started again."""
         self._run = welcome.run
         self._last_round, self._last_answer, self._delivered = -1, None, None
+        self._has_agreed = False
         self._require_limits(arrays)
         states = client_files(self.options.state_dir, welcome.states, self.client)
         started = self._worker.join(arrays, states, welcome.restore)
@@ -164,6 +166,7 @@ class ClientNode:
         if welcome.restore >= 0 and self._border.has_memory:
             self._border.load_state(self._memory.load(welcome.restore))
         parcel = self._border.outgoing(started.setup, Passage("setup_up", self.client))
+        require_frames_fit(parcel, self._max_frame_mib)
         ready = messages.Ready(
             run=self._run,
             num_train=started.num_train,
@@ -190,6 +193,10 @@ class ClientNode:
         self._end(reason, EXIT_REFUSED)
 
     def on_setup(self, items: Items) -> None:
+        """The first one: another comes where the server cannot know that it arrived."""
+        if self._has_agreed:
+            return
+        self._has_agreed = True
         self._worker.agree(self._border.incoming(items, Passage("setup_down", self.client)))
 
     def on_work(self, work: messages.Work, items: Items) -> None:

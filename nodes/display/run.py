@@ -164,7 +164,8 @@ def describe_trouble(event: Event) -> str:
             return str(event["text"])
         case "lost":
             reason = f": {event['reason']}" if event["reason"] else ""
-            return f"client {event['client']} was lost in round {event['round']}{reason}"
+            when = f"in round {event['round']}" if event["round"] >= 0 else "before the first round"
+            return f"client {event['client']} was lost {when}{reason}"
         case "restored":
             how = f"restored from round {event['round']}" if event["round"] >= 0 else "begins anew"
             return f"client {event['client']} was started again and {how}"

@@ -180,7 +180,11 @@ class Launcher(ABC):
         os.close(events_in)  # or a server without a launcher would wait for ever for itself to read its events
         zygote.redirect_output(self.folder.logs / "server.log")
 
+        has_told = False
+
         def tell(text: str) -> None:
+            nonlocal has_told
+            has_told = True
             os.write(address_out, f"{text}\n".encode())
             os.close(address_out)
 
@@ -193,9 +197,10 @@ class Launcher(ABC):
                 watcher=pipe_watcher(events_out),
                 on_bound=lambda addresses: tell(addresses[0]),
             )
-        except (AddressUnusable, UserError) as error:  # before it was bound: nothing has started yet
-            tell(str(error))
-            return UserError.exit_code
+        except (AddressUnusable, UserError) as error:
+            if not has_told:  # before it was bound: nothing has started yet
+                tell(str(error))
+            return error.exit_code
 
 
 def _make_keys(folder: RunFolder, num_clients: int) -> Path:

@@ -9,6 +9,7 @@ Every process dies with its parent, so killing the launcher leaves nothing behin
 
 import logging
 import os
+import traceback
 
 from fedsim.data import Federation
 from nodes.client.options import ClientOptions
@@ -21,6 +22,8 @@ from nodes.launchers.relay import RelayProcess
 log = logging.getLogger(__name__)
 
 _EXIT_GRACE_SECONDS = 3.0
+_EXIT_CRASHED = 70
+"""Of a host whose own code failed; no client ends with it."""
 
 
 class LocalLauncher(Launcher):
@@ -42,8 +45,9 @@ class LocalLauncher(Launcher):
         self._host = zygote.fork(lambda: self._host_main(options, plan))
 
     def watch_clients(self) -> None:
-        """The host restarts clients, and we the host: all its clients died with it. One that ended by itself had
-        nothing left to do."""
+        """The host restarts clients, and we the host where it was killed: all its clients died with it. One that
+        ended after its clients has nothing left to do: they were told to stop, or have said why they ended. One
+        that crashed would do so again."""
         if self._host is None:
             return
         process, status = os.waitpid(self._host, os.WNOHANG)
@@ -54,6 +58,9 @@ class LocalLauncher(Launcher):
             self._num_restarts += 1
             log.warning("the host of the clients %s; starting it again", describe_exit(status))
             self.start_clients(self._address)
+        elif not self.interrupted and (os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == _EXIT_CRASHED):
+            how = f"the host of the clients {describe_exit(status)}, and all its clients have died with it"
+            self._tell(f"{how}; see {self.folder.logs / 'clients.log'}")
 
     def finish_clients(self) -> None:
         if self._host is not None and zygote.has_ended(self._host, _EXIT_GRACE_SECONDS):
@@ -76,7 +83,11 @@ class LocalLauncher(Launcher):
 
     def _host_main(self, options: ClientOptions, plan: capacity.HostPlan) -> int:
         zygote.redirect_output(self.folder.logs / "clients.log")
-        return run_clients(options, plan)
+        try:
+            return run_clients(options, plan)
+        except Exception:
+            traceback.print_exc()
+            return _EXIT_CRASHED
 
     def _client_options(self, address: str) -> ClientOptions:
         return ClientOptions.of(

@@ -88,6 +88,8 @@ class ServerLoop:
         self._setups: dict[int, Arrays] = {}
         self._setup: Parcel | None = None
         """What every client gets before its first round; None until all have joined."""
+        self._without_setup: set[int] = set()
+        """Of whom it is not known that they have it: a connection may break while it is on its way."""
         self._open: _OpenRound | None = None
         self._num_turned_away = 0
         self._remarked: set[str] = set()
@@ -105,6 +107,10 @@ class ServerLoop:
         except ContractError as error:
             log.exception("the server's half of the method is to be mended")
             outcome = Outcome(False, str(error))
+        return self.end(outcome)
+
+    def end(self, outcome: Outcome) -> Outcome:
+        """Tell everyone, and keep the books and what was learned so far."""
         for event in self.reception.goodbye(outcome.reason, completed=outcome.completed):
             self._on(event)
         outcome.audits = self.reception.accounts.audit()
@@ -140,9 +146,9 @@ class ServerLoop:
         ready = [member.ready for member in self._members.by_id.values() if member.ready]
         sizes = self._members.num_train()
         down = self.learner.setup([Upload(c, sizes[c], arrays) for c, arrays in self._setups.items()])
-        self._setup = self.learner.border.outgoing(down, Passage("setup_down"))
+        self._setup = self._outgoing(down, Passage("setup_down"))
         for client in self._members.by_id:
-            self._send_setup(client, self._setup)
+            self._send_setup(client)
         self.events.say(
             "joined",
             clients=len(ready),
@@ -150,6 +156,15 @@ class ServerLoop:
             pss_bytes_mean=sum(item.pss_bytes for item in ready) / len(ready),
             start_seconds_max=max(item.start_seconds for item in ready),
         )
+
+    def _outgoing(self, arrays: Arrays, passage: Passage) -> Parcel:
+        """What goes down to everyone, or the end of the run where clients would not take it."""
+        parcel = self.learner.border.outgoing(arrays, passage)
+        try:
+            require_frames_fit(parcel, self._cluster.max_frame_mib)
+        except UserError as error:
+            raise RunStopped(str(error)) from None
+        return parcel
 
     # ------------------------------------------------------------------------------------------ one round
 
@@ -187,13 +202,9 @@ class ServerLoop:
         self._say_round_finished(row, started, collected)
 
     def _begin(self, plan: Plan, now: float) -> _OpenRound:
-        round, border, members = plan.order.round, self.learner.border, self._members
+        round, members = plan.order.round, self._members
         self.reception.accounts.begin_round(round, plan.cohort)
-        down = border.outgoing(self.learner.down, Passage("down", round=round))
-        try:
-            require_frames_fit(down, self._cluster.max_frame_mib)
-        except UserError as error:
-            raise RunStopped(str(error)) from None
+        down = self._outgoing(self.learner.down, Passage("down", round=round))
         state = Round(
             cohort=plan.cohort,
             others=plan.others,
@@ -296,6 +307,8 @@ class ServerLoop:
             raise RunStopped(self._stop_requested)
 
     def _on(self, event: Event) -> None:
+        if isinstance(event, Answered | Progressed):  # it had its work, and the set-up went before
+            self._without_setup.discard(event.client)
         match event:
             case Joined():
                 self._on_joined(event)
@@ -342,9 +355,11 @@ class ServerLoop:
             if remark not in self._remarked:  # the same of all clients of a machine
                 self._remarked.add(remark)
                 self.events.say("note", text=remark)
+        self._lost_in.pop(client, None)
+        self._without_setup.add(client)
         if self._setup is None:
             self._setups[client] = joined.arrays
-        elif self._send_setup(client, self._setup):  # it was started again
+        else:  # it was started again
             self.events.say("restored", client=client, round=member.saved_round)
             self._on_returned(client)
 
@@ -367,8 +382,10 @@ class ServerLoop:
         self.events.say("answered", round=result.round, client=client, seconds=round_trip)
 
     def _on_returned(self, client: int) -> None:
+        if not self._send_setup(client):
+            return
         if self._open is not None:
-            self._open.state.on_return(client, self._clock())
+            self._open.state.on_return(client, self._members.by_id[client].place, self._clock())
         self._lost_in.pop(client, None)
         self.events.say("returned", client=client, round=self.reception.accounts.round)
 
@@ -381,11 +398,12 @@ class ServerLoop:
         elif current is not None and current.state.drop(client, reason, self._clock()):
             self.events.say("left_out", round=round, client=client, reason="refused")
 
-    def _send_setup(self, client: int, parcel: Parcel) -> bool:
-        """Nothing is sent for a method without a set-up."""
-        if not parcel.specs:
+    def _send_setup(self, client: int) -> bool:
+        """To whoever may lack it, before its work. Whether the client is still there; a method without a set-up
+        sends nothing."""
+        if self._setup is None or not self._setup.specs or client not in self._without_setup:
             return True
-        return self.reception.send(client, messages.Setup(run=self.reception.run), parcel, "setup")
+        return self.reception.send(client, messages.Setup(run=self.reception.run), self._setup, "setup")
 
 
 def _some(clients: list[int], most: int = 10) -> str:

@@ -5,8 +5,8 @@ import logging
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,28 +74,39 @@ def serve(
         ):
             on_bound(socket.addresses)
             reception = Reception(socket, learner.experiment, learner.border, manifest, facts=facts)
-            try:
-                loop = ServerLoop(learner, reception, events, first_round=manifest.round + 1 if manifest else 0)
-                _stop_on_signals(loop)
-                events.say("started", address=socket.address, resumed_from=manifest.round if manifest else None)
-                if resume and manifest is None:
-                    events.say("starts_over")
-                with writing_to(folder.path):
-                    outcome = loop.run()
-                    summary = summarise(loop, outcome, time.monotonic() - started)
-                    folder.write_summary(summary)
-                    events.say("finished", summary=summary)
-            except DiskFull as error:
-                for _ in reception.goodbye(str(error), completed=False):
-                    pass
-                with suppress(OSError):
-                    events.say("failed", reason=str(error), where="")
-                return error.exit_code
-            except Exception as error:
-                story = failures.explained(error, f"its log: {folder.logs / 'server.log'}")
-                reason, _, where = story.partition("\n")
-                events.say("failed", reason=reason, where=where)
-                raise
+            loop = ServerLoop(learner, reception, events, first_round=manifest.round + 1 if manifest else 0)
+            begun = {"address": socket.address, "resumed_from": manifest.round if manifest else None}
+            with _stopped_by_signals(loop):
+                code = _play(loop, begun, started, starts_over=resume and manifest is None)
+    return code
+
+
+def _play(loop: ServerLoop, begun: dict[str, Any], started: float, *, starts_over: bool) -> int:
+    """The run from its first word, which is `begun`, to its last, however it ends."""
+    folder, events, outcome = loop.learner.folder, loop.events, None
+    try:
+        events.say("started", **begun)
+        if starts_over:
+            events.say("starts_over")
+        with writing_to(folder.path):
+            outcome = loop.run()
+            summary = summarise(loop, outcome, time.monotonic() - started)
+            folder.write_summary(summary)
+            events.say("finished", summary=summary)
+    except DiskFull as error:
+        for _ in loop.reception.goodbye(str(error), completed=False):
+            pass
+        with suppress(OSError):
+            events.say("failed", reason=str(error), where="")
+        return error.exit_code
+    except Exception as error:
+        story = failures.explained(error, f"its log: {folder.logs / 'server.log'}")
+        reason, _, where = story.partition("\n")
+        events.say("failed", reason=reason, where=where)
+        if outcome is None:  # nobody has been told, and nothing has been kept
+            outcome = loop.end(Outcome(False, f"the server failed: {reason}"))
+            folder.write_summary(summarise(loop, outcome, time.monotonic() - started))
+        raise
     if outcome.lacks_clients:
         return EXIT_LACKS_CLIENTS
     return 0 if outcome.completed and summary["audit_passed"] else 1
@@ -128,9 +139,9 @@ def _prepare(
 
 
 def _require_files(num_clients: int) -> None:
-    """Each client is a connection, and each connection an open file."""
+    """Each client is a connection, and each connection two open files: ZeroMQ's, and the duplicate we keep."""
     limit = processes.raise_file_limit()
-    if (wanted := num_clients + _OWN_FILES) > limit:
+    if (wanted := 2 * num_clients + _OWN_FILES) > limit:
         raise UserError(
             f"{num_clients} clients need about {wanted} open files in the server's process, and {limit} are "
             "allowed; raise the limit (ulimit -Hn, or LimitNOFILE of a service), or take fewer clients."
@@ -199,14 +210,32 @@ def _restore(learner: Learner, folder: RunFolder) -> Manifest | None:
     return manifest
 
 
-def _stop_on_signals(loop: ServerLoop) -> None:
+@contextmanager
+def _stopped_by_signals(loop: ServerLoop) -> Iterator[None]:
+    """The first signal ends the run and keeps its results so far, a second one ends this process.
+
+    Under a launcher, which has Ctrl-C ignored, the second is the launcher's matter: it tells us of a signal that
+    we may have had already, with the whole group. There the handlers stay, for nothing follows the run here.
+    """
+    by_hand = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    numbers = (*_STOPS, CTRL_C, *([signal.SIGINT] if by_hand else []))
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def give_back() -> None:
+        for number, handler in before.items() if by_hand else ():
+            signal.signal(number, handler)
+
     def stop(number: int, frame: object) -> None:
         name = _STOPS.get(number, "Ctrl-C")
         logging.getLogger("server").warning("stopping: %s", name)
+        give_back()
         signal.alarm(_LAST_WORDS_SECONDS)  # kills us if the results so far take longer than this to write
         loop.request_stop(f"the run was stopped ({name})")
 
-    for number in (*_STOPS, CTRL_C):
+    for number in numbers:
         signal.signal(number, stop)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.alarm(0)  # drawing the report may take longer
+        give_back()

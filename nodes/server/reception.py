@@ -251,6 +251,8 @@ class Reception:
             self.accounts.received(arrived.receipt, NOBODY, "control")
             self._refuse(arrived.route, NOBODY, member.reason if isinstance(member, Taken) else member)
             return
+        if known is not None and member is not known and known.lost_since is None:
+            self._happened.append(Gone(member.client))  # its loss is read later, and its route is nobody's by then
         arrived.connection.client = member.client
         if old is not None and old is not arrived.connection:
             old.hang_up()  # nobody is there any more, though its end may not have been noticed yet

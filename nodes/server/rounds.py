@@ -122,7 +122,7 @@ class Round:
         """`places` has every client that ever joined; `lost_since` those of them that are not here now."""
         self._ahead = ahead
         self._cohort = frozenset(cohort)
-        self._places = places
+        self._places = dict(places)
         self._timing = timing
         self._others = frozenset(others)
         self._quorum = Fraction(str(quorum))  # as written: in binary 0.07 × 100 is a little more than 7
@@ -197,12 +197,13 @@ class Round:
         if progress is not None and progress.state in _OPEN:
             self._move(client, State.LOST, now)
 
-    def on_return(self, client: int, now: float) -> None:
-        """A lost client, or one that lost its connection while asked, is asked again."""
+    def on_return(self, client: int, place: Place, now: float) -> None:
+        """A lost client, or one that lost its connection while asked, is asked again; it may have moved."""
         progress = self._clients.get(client)
         if progress is not None and progress.state in _ASKED:
             self.on_lost(client, now)
         if progress is not None and progress.state is State.LOST:
+            self._places[client] = place
             self._move(client, State.WAITING, now)
 
     def drop(self, client: int, reason: str, now: float) -> bool:
@@ -290,10 +291,10 @@ class Round:
     def _take_slots(self, state: State) -> Iterator[int]:
         """Clients in this state, the longest expected first, as long as there is a free slot for one; each has it
         then."""
-        for queue in self._queues.values():
+        for name, queue in self._queues.items():
             while queue:
                 _, client = queue[0]
-                is_current = self._clients[client].state is state
+                is_current = self._clients[client].state is state and self._places[client].name == name
                 if is_current and not self._take_slot(client):
                     break
                 heapq.heappop(queue)

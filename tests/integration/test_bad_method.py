@@ -69,9 +69,11 @@ def test_a_server_half_that_sends_what_is_not_declared_is_named(run_changed: Cal
 
 def test_a_server_half_with_a_bug_ends_everything(run_changed: Callable[..., Run]) -> None:
     run = run_changed(server="1 / 0")
-    assert run.command.wait() == 1
-    assert not run.command.alive()
-    assert "the server failed: ZeroDivisionError: division by zero" in run.command.stdout
+    reason = why_it_stopped(run)
+    assert reason == "the server failed: ZeroDivisionError: division by zero"
+    for client in range(4):
+        assert reason in (run.folder / "logs" / f"client-0000{client}.log").read_text()
+    assert "bad.py, line " in run.command.stdout
     assert "ZeroDivisionError" in (run.folder / "logs" / "server.log").read_text()
 
 

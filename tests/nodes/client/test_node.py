@@ -205,6 +205,43 @@ def test_what_is_agreed_once_reaches_its_half(home: Callable[..., Home], monkeyp
     assert at.half.agreed["counts"].tolist() == [1, 2, 3]
 
 
+def test_a_set_up_that_comes_twice_is_agreed_on_once(
+    home: Callable[..., Home], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server whose connection broke cannot know whether it had arrived. A method is promised it once a run."""
+    agreed = Contract(setup_down={"counts": Field(Payload.COUNTS, "C", "int32")})
+    at = home()
+    monkeypatch.setattr(own.assembly, "contract_of", lambda _: agreed)
+    at.join()
+    for number in (1, 2):
+        parcel = pack({"counts": np.full(3, number, np.int32)}, {"counts": "counts"})
+        assert at.tell(messages.Setup(run="r"), parcel) == []
+        assert at.half.agreed["counts"].tolist() == [1, 1, 1]
+    at.socket.cut()
+    at.socket.connect()
+    at.join("s")
+    assert at.half.agreed == {}
+    assert at.tell(messages.Setup(run="s"), parcel) == []
+    assert at.half.agreed["counts"].tolist() == [2, 2, 2]
+
+
+def test_a_set_up_that_is_larger_than_a_frame_may_be_is_a_failure(
+    home: Callable[..., Home], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server would hang up on it, and again after each Hello."""
+    monkeypatch.setattr(
+        own.assembly, "contract_of", lambda _: Contract(setup_up={"x": Field(Payload.SAMPLES, "n")})
+    )
+    monkeypatch.setattr(Half, "setup", lambda _: {"x": np.zeros(300_000, np.float32)})
+    at = home()
+    at.node.step()
+    at.heard()
+    small = config.build([config.to_layer(EXPERIMENT), {"cluster": {"max_frame_mib": 1}}])
+    (failure,) = at.tell(messages.Welcome(run="r", states="ab", restore=-1), pack_experiment(small))
+    assert isinstance(failure, messages.Failure) and at.node.exit_code == EXIT_FAILED
+    assert failure.error == "the array x has 2 MiB, more than cluster.max_frame_mib = 1; give 2 or more."
+
+
 def test_a_state_that_is_not_there_is_a_failure(home: Callable[..., Home], capsys) -> None:
     at = home()
     at.node.step()

@@ -176,6 +176,7 @@ def test_a_round_in_process_sends_nothing():
     ("event", "sentence"),
     [
         (LOST | {"reason": "it broke the contract"}, "client 3 was lost in round 4: it broke the contract"),
+        (LOST | {"round": -1}, "client 3 was lost before the first round"),
         (
             {"event": "restored", "client": 3, "round": 2},
             "client 3 was started again and restored from round 2",

@@ -10,8 +10,10 @@ from stage import Peer, Stage, in_round, prototypes
 import nodes.work
 from fedsim.contract import Contract, Field, Payload
 from fedsim.method import Step
+from nodes.border import Border
 from nodes.server.reception import Rejected
 from protocol import messages
+from protocol.codec import decode
 
 Build = Callable[..., Stage]
 NOBODY = -1
@@ -261,6 +263,21 @@ def test_without_a_quorum_the_run_ends_with_a_sentence(stage: Build) -> None:
     assert len(rows(play)) == 1 and play.peers[1].last() == messages.Stop(reason=outcome.reason)
 
 
+def test_who_is_lost_while_others_join_and_later_again_is_missing_since_the_later_time(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 2}, cluster={"quorum": 1.0, "rejoin_seconds": 30})
+
+    def replace_first() -> None:
+        play.peers[0].socket.cut()
+        play.clock.after(1, lambda: play.peer(0, hang_up))
+        play.clock.after(3, lambda: play.peer(1))
+
+    play.peer(0)
+    play.clock.after(2, replace_first)
+    outcome = play.loop.run()
+    assert play.happened("lost")[0] == ("lost", -1, 0)
+    assert outcome.reason.startswith("round 0 lacks 1 of 2 clients (client 0: lost for 30 s since round 0), and")
+
+
 def test_whoever_never_joins_is_named(stage: Build) -> None:
     play = stage(run={"clients": 14}, cluster={"join_seconds": 2.5})
     play.peer(3)
@@ -311,6 +328,47 @@ def test_before_its_first_answer_a_client_may_begin_anew(stage: Build) -> None:
     assert play.run(client_1=die).completed
     assert play.events_of("restored") == [{"event": "restored", "client": 1, "round": -1}]
     assert play.peers[1].works() == [(0, 1), (1, 0)]
+
+
+def test_a_client_that_was_started_again_is_not_asked_before_it_is_ready(stage: Build) -> None:
+    """It waited for a slot, died, and was back before its loss was read; then the slot became free."""
+    play = stage(run={"clients": 2, "rounds": 1})
+    waiting = play.peer(0, slots=1)
+
+    def replace(peer: Peer, work: messages.Work) -> None:
+        waiting.socket.cut()
+        again = play.peer(0, slots=1)
+        say_ready = again.say_ready
+        again.say_ready = lambda: again.clock.after(7, say_ready)
+        again.turn()
+        peer.answer(work)
+
+    play.peer(1, in_round(0, replace), slots=1)
+    assert play.run().completed and clients_by_round(play) == [2, 2]
+    told = [item for item in play.happened("asked", "lost", "client_ready", "answered") if item[-1] == 0]
+    assert told[1:6] == [
+        *(("lost", 0, 0), ("client_ready", 0), ("asked", 0, 0), ("answered", 0, 0), ("asked", 1, 0)),
+    ]
+    assert play.clock.now == 1007.0
+
+
+def test_a_client_that_was_started_again_on_a_smaller_machine_has_its_slots(stage: Build) -> None:
+    play = stage(run={"clients": 2, "rounds": 1})
+    slots: list[int] = []
+
+    def note(peer: Peer, work: messages.Work) -> None:
+        slots.append(work.slot)
+        peer.answer(work)
+
+    def die(peer: Peer, work: messages.Work) -> None:
+        assert work.slot == 1
+        peer.socket.cut()
+        play.peer(0, note, place="laptop", slots=1)
+
+    play.peer(0, die, slots=2)
+    slow = in_round(0, lambda peer, work: peer.clock.after(9, lambda: peer.answer(work)))
+    play.peer(1, slow, slots=2)
+    assert play.run().completed and slots == [0, 0]
 
 
 def test_later_it_needs_a_saved_state(stage: Build) -> None:
@@ -395,6 +453,96 @@ def test_a_set_up_goes_to_everyone_once_and_again_to_whoever_was_started_again(s
         assert [messages.kind_of(message) for message in peer.heard[:3]] == ["welcome", "setup", "work"]
     assert play.booked("elements", direction="down", purpose="setup") == 3 * 3
     assert play.booked("elements", direction="up", purpose="setup") == 3 * 3
+
+
+def with_set_up(stage: Build, **sections: dict[str, object]) -> tuple[Stage, Callable[..., Peer]]:
+    """A method that only agrees on something, and `peer(client, habit)` with its part of it."""
+    counts = Field(Payload.COUNTS, "C", "int32")
+    play = stage(**sections, contract=Contract(setup_up={"counts": counts}, setup_down={"counts": counts}))
+    play.learner.server.setup = lambda uploads: {"counts": sum(item.arrays["counts"] for item in uploads)}
+    play.learner.server.aggregate = lambda round, uploads: Step({}, {}, {})
+
+    def nothing(peer: Peer, work: messages.Work) -> None:
+        peer.answer(work, {})
+
+    def peer(client: int, habit: Callable[..., object] = nothing) -> Peer:
+        return play.peer(client, habit, setup={"counts": np.full(3, client + 1, np.int32)})
+
+    return play, peer
+
+
+def kinds(peer: Peer) -> list[str]:
+    return [messages.kind_of(message) for message in peer.heard]
+
+
+@pytest.mark.parametrize("when", ["before it is sent", "on its way", "on its way, unnoticed"])
+def test_a_set_up_that_is_lost_with_the_connection_is_sent_again(stage: Build, when: str) -> None:
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1})
+    stays, unlucky = peer(0), peer(1)
+
+    def cut() -> None:
+        unlucky.socket.inbox.clear()
+        unlucky.socket.cut(noticed="unnoticed" not in when)
+        play.clock.after(3, unlucky.socket.connect)
+
+    def cut_on_its_way() -> None:
+        if any(isinstance(decode(frames).message, messages.Setup) for frames in unlucky.socket.inbox):
+            play.server.turns.remove(cut_on_its_way)
+            cut()
+
+    if when == "before it is sent":
+        learned = play.learner.server.setup
+        play.learner.server.setup = lambda uploads: (cut(), learned(uploads))[1]
+    else:
+        play.server.turns.insert(0, cut_on_its_way)
+    assert play.run().completed and clients_by_round(play) == [2, 2]
+    assert kinds(stays) == kinds(unlucky) == ["welcome", "setup", "work", "work", "stop"]
+
+
+def test_a_set_up_that_has_arrived_is_not_sent_again(stage: Build) -> None:
+    """It may be a whole public data set, and the link a bad one."""
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 2})
+
+    def stumble(it: Peer, work: messages.Work) -> None:
+        it.answer(work, {})
+        it.socket.cut()
+        it.socket.connect()
+
+    stays, stumbles = peer(0), peer(1, stumble)
+    assert play.run().completed
+    assert [item["round"] for item in play.events_of("returned")] == [1, 2]
+    assert kinds(stays) == ["welcome", "setup", "work", "work", "work", "stop"]
+    assert kinds(stumbles) == ["welcome", "setup", "work", "work", "work"]  # cut off when it was to stop
+
+
+def test_whoever_is_lost_again_before_its_set_up_is_sent_is_not_asked(stage: Build) -> None:
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1}, cluster={"rejoin_seconds": 30})
+    stays = peer(0)
+
+    def die(it: Peer, work: messages.Work) -> None:
+        it.socket.cut()
+        again = peer(1)
+        say_ready = again.say_ready
+        again.say_ready = lambda: (say_ready(), again.socket.cut(noticed=False))
+
+    peer(1, die)
+    assert play.run().completed and clients_by_round(play) == [1, 1]
+    assert kinds(stays) == ["welcome", "setup", "work", "work", "stop"]
+    assert play.happened("asked").count(("asked", 0, 1)) == 1
+    assert kinds(play.peers[1]) == ["welcome"]
+
+
+def test_a_set_up_that_is_larger_than_a_frame_may_be_ends_the_run_with_a_sentence(stage: Build) -> None:
+    """Clients would drop it, and train without it."""
+    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1}, cluster={"max_frame_mib": 1})
+    play.learner.border = Border(Contract(setup_down={"public": Field(Payload.SAMPLES, "n")}), {})
+    play.learner.server.setup = lambda uploads: {"public": np.zeros(300_000, np.float32)}
+    peers = [peer(0), peer(1)]
+    outcome = play.run()
+    reason = "the array public has 2 MiB, more than cluster.max_frame_mib = 1; give 2 or more."
+    assert (outcome.completed, outcome.reason) == (False, reason)
+    assert [it.last() for it in peers] == 2 * [messages.Stop(reason=reason)]
+    assert {tuple(kinds(it)) for it in peers} == {("welcome", "stop")}
 
 
 # --------------------------------------------------------------------------------------- too much and wrong

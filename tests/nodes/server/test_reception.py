@@ -350,6 +350,23 @@ def test_a_process_that_takes_the_place_of_a_dead_one_joins_anew(desk: Desk) -> 
     assert member.route == new.socket.route != old.socket.route
 
 
+def test_one_that_was_replaced_before_anyone_looked_is_gone_first(desk: Desk) -> None:
+    """The end of its connection is told of later, and by then its route is nobody's."""
+    old, new = desk.member(1), desk.stranger(1)
+    old.socket.cut()
+    new.turn()  # its Hello is read before the end of the old connection
+    assert desk.events() == [Gone(1)]
+    (joined,) = desk.events()
+    assert isinstance(joined, Joined) and desk.reception.members.by_id[1].route == new.socket.route
+
+
+def test_one_that_was_replaced_after_its_loss_is_gone_once(desk: Desk) -> None:
+    desk.member(1).socket.cut()
+    assert desk.events() == [Gone(1)]
+    desk.stranger(1).turn()
+    assert desk.events() == []
+
+
 def test_an_id_that_is_taken_is_refused_after_a_while(desk: Desk) -> None:
     first, second = desk.member(1), desk.stranger(1)
     assert desk.events() == []

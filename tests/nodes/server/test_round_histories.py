@@ -30,14 +30,15 @@ class RandomHistory(RuleBasedStateMachine):
         self.cohort = set(self.clients[:num_cohort])
         self.others = set(self.clients[num_cohort:])
         # Place number len(slots) or above: the client never joined.
-        self.places = {c: Place(f"place {p}", slots[p]) for c, p in enumerate(placed) if p < len(slots)}
+        self.all_places = [Place(f"place {number}", size) for number, size in enumerate(slots)]
+        self.places = {c: self.all_places[p] for c, p in enumerate(placed) if p < len(slots)}
         self.expected = expected
         self.quorum = quorum
         lost_since = {c: self.now - 1 for c in lost if c in self.places}
         self.round = Round(
             cohort=sorted(self.cohort),
             others=[c for c in self.clients if c not in self.cohort],
-            places=self.places,
+            places=dict(self.places),
             lost_since=lost_since,
             expected_seconds=expected,
             quorum=quorum,
@@ -64,7 +65,9 @@ class RandomHistory(RuleBasedStateMachine):
     def ask(self):
         asks = self.round.asks(self.now)
         rank = {c: (c not in self.cohort, -self.expected.get(c, math.inf), c) for c in self.clients}
-        assert [ask.client for ask in asks] == sorted((ask.client for ask in asks), key=rank.__getitem__)
+        for place in self.places.values():  # each has slots of its own, so only its own clients are in order
+            asked = [ask.client for ask in asks if self.ahead or self.places[ask.client] == place]
+            assert asked == sorted(asked, key=rank.__getitem__)
         for ask in asks:
             assert ask.client in self.waiting
             assert ask.attempt == self.attempts[ask.client]  # each question has a number of its own
@@ -127,12 +130,15 @@ class RandomHistory(RuleBasedStateMachine):
             self.forget(client)
             self.lost_at[client] = self.now
 
-    @rule(client=st.integers(0, 8))
-    def come_back(self, client):
-        self.round.on_return(client, self.now)
+    @rule(client=st.integers(0, 8), place=st.integers(0, 2))
+    def come_back(self, client, place):
+        """To the same place or another."""
+        place = self.all_places[place % len(self.all_places)]
+        self.round.on_return(client, place, self.now)
         if client in self.open or client in self.lost_at:
             self.forget(client)
             self.waiting.add(client)
+            self.places[client] = place
 
     @rule(client=st.integers(0, 8))
     def drop(self, client):

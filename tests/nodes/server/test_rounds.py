@@ -141,7 +141,8 @@ def test_who_is_late_before_its_work_has_come_is_said_to_be():
 
 @pytest.mark.parametrize("reached", range(4), ids=["sent", "ready", "working", "answering"])
 def test_a_client_may_be_lost_anywhere_and_starts_again(reached):
-    current = make_round([0, 1], places=dict.fromkeys(range(2), Place("host", 1)), ahead=True)
+    one_core = Place("host", 1)
+    current = make_round([0, 1], places=dict.fromkeys(range(2), one_core), ahead=True)
     current.asks(0.0)
     steps = (current.on_delivered, lambda *_: current.turns(1.0), current.on_done)
     for step in steps[:reached]:
@@ -149,7 +150,7 @@ def test_a_client_may_be_lost_anywhere_and_starts_again(reached):
     current.on_lost(0, 2.0)
     current.on_delivered(1, 0, 2.0)
     assert current.turns(2.0) == [Turn(1, 0, 0)]  # the slot was given back
-    current.on_return(0, 3.0)
+    current.on_return(0, one_core, 3.0)
     assert current.asks(3.0) == [Ask(0, 1, NO_SLOT)]
     for step in (current.on_delivered, current.on_done):
         step(0, 0, 3.0)  # words about the question before
@@ -179,7 +180,7 @@ def test_an_answer_counts_once():
 def test_an_answer_to_an_older_question_does_not_count():
     current = make_round([0])
     current.asks(0.0)
-    current.on_return(0, 1.0)  # a new connection before the old one was known to be lost
+    current.on_return(0, TWO_CORES, 1.0)  # a new connection before the old one was known to be lost
     assert current.in_state(State.WAITING) == [0]
     assert current.asks(1.0) == [Ask(0, 1, 0)]
     assert not current.on_answer(0, 0, 2.0)
@@ -202,7 +203,7 @@ def test_strangers_change_nothing():
     current.asks(0.0)
     assert not current.on_answer(7, 0, 1.0)
     current.on_lost(7, 1.0)
-    current.on_return(7, 1.0)
+    current.on_return(7, TWO_CORES, 1.0)
     current.drop(7, "?", 1.0)
     assert current.in_state(State.WORKING) == [0] and current.verdict().missing == {}
 
@@ -236,12 +237,46 @@ def test_a_lost_client_frees_its_slot_and_is_asked_again_when_it_returns():
     current.on_lost(0, 1.0)
     assert current.asks(1.0) == [Ask(2, 0, 0)]
     assert not current.on_answer(0, 0, 1.5)  # last words of a connection that has closed
-    current.on_return(0, 2.0)
+    current.on_return(0, TWO_CORES, 2.0)
     assert current.asks(2.0) == []  # its slot is taken by now
     assert current.on_answer(1, 0, 3.0)
     assert current.asks(3.0) == [Ask(0, 1, 1)]
     assert current.on_answer(0, 1, 4.0) and current.on_answer(2, 0, 4.0)
     assert current.in_state(State.ANSWERED) == [0, 1, 2]
+
+
+def test_a_client_that_was_started_again_with_fewer_cores_has_those_slots_only():
+    current = make_round([0, 1], expected={0: 1.0, 1: 2.0})
+    assert current.asks(0.0) == [Ask(1, 0, 0), Ask(0, 0, 1)]
+    current.on_lost(0, 1.0)
+    current.on_return(0, Place("host", 1), 2.0)
+    assert current.asks(2.0) == []
+    assert current.on_answer(1, 0, 3.0)
+    assert current.asks(3.0) == [Ask(0, 1, 0)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_client_that_moved_while_it_waited_holds_up_nobody_where_it_was(ahead):
+    here, there = Place("here", 1), Place("there", 1)
+    places = {0: here, 1: here, 2: here, 3: there}
+    current = make_round(range(4), places=places, expected={0: 9.0, 1: 7.0, 2: 5.0, 3: 1.0}, ahead=ahead)
+
+    def begin(now: float) -> list[tuple[int, int]]:
+        asks, turns = current.asks(now), current.turns(now)
+        return [(item.client, item.slot) for item in (turns if ahead else asks)]
+
+    begin(0.0)
+    for client in range(4) if ahead else ():
+        current.on_delivered(client, 0, 0.0)
+    assert ahead is False or begin(0.0) == [(0, 0), (3, 0)]
+    current.on_lost(1, 1.0)
+    current.on_return(1, there, 2.0)
+    assert begin(2.0) == []
+    if ahead:
+        current.on_delivered(1, 1, 2.0)
+    assert current.on_answer(0, 0, 3.0) and begin(3.0) == [(2, 0)]
+    assert current.on_answer(3, 0, 4.0) and begin(4.0) == [(1, 0)]
+    assert current.on_answer(1, 1 if ahead else 0, 5.0) and current.on_answer(2, 0, 5.0) and current.done
 
 
 def test_a_lost_client_is_waited_for_as_long_as_it_may_take_to_rejoin():
@@ -252,7 +287,7 @@ def test_a_lost_client_is_waited_for_as_long_as_it_may_take_to_rejoin():
     assert not current.done and current.next_deadline() == 1.0 + REJOIN
     assert current.expire(1.0 + REJOIN) == {0: "lost for 4 s"}
     assert current.done
-    current.on_return(0, 6.0)  # too late for this round
+    current.on_return(0, TWO_CORES, 6.0)  # too late for this round
     assert current.done and current.asks(6.0) == []
 
 
@@ -275,7 +310,7 @@ def test_a_client_that_has_answered_cannot_be_lost():
     current.asks(0.0)
     assert current.on_answer(0, 0, 1.0)
     current.on_lost(0, 2.0)
-    current.on_return(0, 3.0)
+    current.on_return(0, TWO_CORES, 3.0)
     current.drop(0, "too late for a reason", 4.0)
     assert current.done and current.verdict().missing == {}
 
@@ -285,7 +320,7 @@ def test_a_dropped_client_frees_its_slot_and_keeps_its_reason():
     current.asks(0.0)
     current.drop(1, "broke the contract", 1.0)
     current.drop(1, "another reason", 2.0)
-    current.on_return(1, 2.0)
+    current.on_return(1, TWO_CORES, 2.0)
     assert current.asks(2.0) == [Ask(2, 0, 1)]
     assert current.verdict().missing == {1: "broke the contract"}
 
