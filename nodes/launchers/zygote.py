@@ -22,6 +22,8 @@ from nodes.launchers.processes import describe_exit, die_with_parent, keep_freed
 log = logging.getLogger(__name__)
 
 _KILL_AFTER_SECONDS = 5.0
+_OWN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Signals that a child takes otherwise than its parent."""
 
 
 def preload() -> None:
@@ -49,7 +51,15 @@ def fork(main: Callable[[], int], death_signal: int = signal.SIGKILL) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    if child := os.fork():
+    # A child that is told to end before it has handlers of its own would run its parent's, and go on.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _OWN)
+    try:
+        child = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    if child:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return child
     code = 1
     try:
@@ -57,6 +67,7 @@ def fork(main: Callable[[], int], death_signal: int = signal.SIGKILL) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the launcher decides
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm warns every process; the server decides
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = main()
     except BaseException:
         traceback.print_exc()

@@ -73,3 +73,25 @@ def test_a_client_that_was_killed_could_not_say_anything(host):
         "client 9 was killed by signal 9 (SIGKILL); starting it again",
         "client 9 was killed by signal 9 (SIGKILL)",
     ]
+
+
+TOLD_AT_ONCE = """
+import os, signal, sys
+from nodes.launchers import zygote
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGTERM, interrupt)
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+_, status = os.waitpid(zygote.fork(lambda: 0), 0)
+before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+sys.exit(0 if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM and not before else 1)
+"""
+
+
+def test_a_child_that_is_told_to_end_as_soon_as_it_is_there_ends(python: Start, tmp_path: Path) -> None:
+    """With its parent's handler it would only have raised something in the middle of the fork, and gone on."""
+    (tmp_path / "told.py").write_text(TOLD_AT_ONCE)
+    command = python(tmp_path / "told.py")
+    assert command.wait() == 0 and command.stderr == ""
