@@ -111,7 +111,7 @@ def _options(told: Bundle, stack: ExitStack) -> ClientOptions:
         return options
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsim-host-")))
     for name, content in told.code.items():
-        (folder / name).write_text(content)
+        (folder / name).write_bytes(content)
     return replace(options, code=(*options.code, *(str(folder / name) for name in told.code)))
 
 
