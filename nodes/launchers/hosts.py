@@ -131,8 +131,9 @@ class HostsLauncher(Launcher):
         return Host(machine, self.call(machine, self.folder.logs / f"host-{file_name(machine)}.log"), ids)
 
     def _share_out(self) -> None:
-        """By GPUs where any host has one, else by cores."""
-        kind = 0 if any(host.weight[0] for host in self._hosts) else 1
+        """By GPUs where any host has one that is to be used, else by cores."""
+        uses_gpus = self.experiment.cluster.device != "cpu" and any(host.weight[0] for host in self._hosts)
+        kind = 0 if uses_gpus else 1
         blocks = share(self.experiment.run.clients, [host.weight[kind] for host in self._hosts])
         for host, ids in zip(self._hosts, blocks, strict=True):
             host.ids = ids
