@@ -27,7 +27,7 @@ from nodes.client.options import ClientOptions, id_range
 from nodes.display.run import Display
 from nodes.launchers.base import MAX_RESTARTS, Launcher, LaunchOptions
 from nodes.launchers.bundle import Bundle, share
-from nodes.launchers.host import AnySaid, Begun, Ended, Facts, Trouble
+from nodes.launchers.host import AnySaid, Begun, Crashed, Ended, Facts, Trouble
 
 _ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -61,7 +61,7 @@ class Host:
     facts: Facts | None = None
     has_begun: bool = False
     has_ended: bool = False
-    """Its clients ended by themselves: there is nothing left to do."""
+    """Its clients ended by themselves, or it would crash again: there is nothing left to do."""
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -128,7 +128,10 @@ class HostsLauncher(Launcher):
         self._note(f"{counted(len(self._hosts), 'host')} with clients: {shares}")
 
     def _called(self, machine: str, ids: list[int]) -> Host:
-        return Host(machine, self.call(machine, self.folder.logs / f"host-{file_name(machine)}.log"), ids)
+        return Host(machine, self.call(machine, self._log(machine)), ids)
+
+    def _log(self, machine: str) -> Path:
+        return self.folder.logs / f"host-{file_name(machine)}.log"
 
     def _share_out(self) -> None:
         """By GPUs where any host has one that is to be used, else by cores."""
@@ -190,6 +193,11 @@ class HostsLauncher(Launcher):
                     raise HostLost(f"host {host.machine}: {reason}")
                 case Ended():
                     host.has_ended = True
+                case Crashed():
+                    host.has_ended = True
+                    if not self.interrupted:
+                        story = f"host {host.machine} has crashed, and all its clients have died with it"
+                        self._note(f"{story}; see {self._log(host.machine)}")
         if how is not None and not host.has_ended:
             raise HostLost(f"host {host.machine} {how}")
 

@@ -9,7 +9,6 @@ Every process dies with its parent, so killing the launcher leaves nothing behin
 
 import logging
 import os
-import traceback
 
 from fedsim.data import Federation
 from nodes.client.options import ClientOptions
@@ -22,8 +21,6 @@ from nodes.launchers.relay import RelayProcess
 log = logging.getLogger(__name__)
 
 _EXIT_GRACE_SECONDS = 3.0
-_EXIT_CRASHED = 70
-"""Of a host whose own code failed; no client ends with it."""
 
 
 class LocalLauncher(Launcher):
@@ -58,7 +55,7 @@ class LocalLauncher(Launcher):
             self._num_restarts += 1
             log.warning("the host of the clients %s; starting it again", describe_exit(status))
             self.start_clients(self._address)
-        elif not self.interrupted and (os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == _EXIT_CRASHED):
+        elif not self.interrupted and (os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == zygote.EXIT_CRASHED):
             how = f"the host of the clients {describe_exit(status)}, and all its clients have died with it"
             self._tell(f"{how}; see {self.folder.logs / 'clients.log'}")
 
@@ -83,11 +80,7 @@ class LocalLauncher(Launcher):
 
     def _host_main(self, options: ClientOptions, plan: capacity.HostPlan) -> int:
         zygote.redirect_output(self.folder.logs / "clients.log")
-        try:
-            return run_clients(options, plan)
-        except Exception:
-            traceback.print_exc()
-            return _EXIT_CRASHED
+        return zygote.code_of_host(lambda: run_clients(options, plan))
 
     def _client_options(self, address: str) -> ClientOptions:
         return ClientOptions.of(

@@ -22,6 +22,8 @@ from nodes.launchers.processes import describe_exit, die_with_parent, keep_freed
 log = logging.getLogger(__name__)
 
 _KILL_AFTER_SECONDS = 5.0
+EXIT_CRASHED = 70
+"""Of a host whose own code failed; no client ends with it."""
 
 
 def preload() -> None:
@@ -65,6 +67,15 @@ def fork(main: Callable[[], int], death_signal: int = signal.SIGKILL) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def code_of_host(main: Callable[[], int]) -> int:
+    """What `main` returns; where it fails the log has the traceback, and a launcher sees that it was no client."""
+    try:
+        return main()
+    except Exception:
+        traceback.print_exc()
+        return EXIT_CRASHED
 
 
 def redirect_output(path: Path) -> None:

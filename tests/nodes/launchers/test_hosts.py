@@ -14,7 +14,7 @@ from fedsim.version import __version__
 from nodes.launchers import hosts
 from nodes.launchers.base import LaunchOptions
 from nodes.launchers.bundle import Bundle, decode
-from nodes.launchers.host import AnySaid, Begun, Ended, Facts, Trouble
+from nodes.launchers.host import AnySaid, Begun, Crashed, Ended, Facts, Trouble
 from nodes.launchers.hosts import HostsLauncher, Line
 
 ADDRESS = "tcp://[::]:7777"
@@ -204,3 +204,16 @@ def test_clients_that_ended_by_themselves_are_not_started_again(make: Callable[.
     line.death = "ended with code 3"
     launcher.watch_clients()
     assert len(launcher.lines["a"]) == 1 and len(launcher.notes) == 1
+
+
+def test_a_host_that_crashed_is_told_of_and_not_started_again(make: Callable[..., FakeMachines]) -> None:
+    launcher = make({"a": 1})
+    launcher.start_clients(ADDRESS)
+    line = launcher.lines["a"][0]
+    line.say(Crashed())
+    line.death = "ended with code 70"
+    launcher.watch_clients()
+    launcher.watch_clients()
+    assert len(launcher.lines["a"]) == 1
+    story = "host a has crashed, and all its clients have died with it"
+    assert launcher.notes[1:] == [f"{story}; see {launcher.folder.logs / 'host-a.log'}"]
