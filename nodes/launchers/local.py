@@ -33,13 +33,14 @@ class LocalLauncher(Launcher):
 
     def start_clients(self, address: str) -> None:
         self._address = address
+        notes: list[str] = []
         if self._relay is None and (relay := RelayProcess.between(self.experiment, address, self.folder.logs)):
             self._relay = relay
-            self._tell(*relay.notes)
+            notes = relay.notes
         options = self._client_options(address)
         plan = capacity.plan_host(options, capacity.Expected.of(self.experiment, Federation(self.experiment)))
-        self._tell(*plan.notes)
         self._host = zygote.fork(lambda: self._host_main(options, plan))
+        self._tell(*notes, *plan.notes)  # only now: a live view draws in a thread, which no fork survives
 
     def watch_clients(self) -> None:
         """The host restarts clients, and we the host where it was killed: all its clients died with it. One that

@@ -79,11 +79,13 @@ def code_of_host(main: Callable[[], int]) -> int:
 
 
 def redirect_output(path: Path) -> None:
-    """From here on all that this process prints goes to a file, tracebacks included."""
+    """From here on all that this process prints goes to a file, tracebacks included. By Python's own streams:
+    those that a live view or a notebook has put in their place would draw there too."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 @dataclass
