@@ -62,9 +62,15 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def read(path: Path) -> Bundle:
     """A file that was made by `fedsim keys bundle`."""
     try:
-        return decode(path.read_bytes(), str(path))
+        told = decode(path.read_bytes(), str(path))
     except OSError as error:
         raise UserError(f"cannot read the bundle {path}: {(error.strerror or 'no such file').lower()}.") from None
+    if told.version != __version__:
+        raise UserError(
+            f"{path} was made by fedsim {told.version} and this machine has {__version__}; install the same "
+            "version on both."
+        )
+    return told
 
 
 def write(path: Path, bundle: Bundle) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fedsim.errors import UserError
 from fedsim.own import loading
+from fedsim.version import __version__
 from nodes.client.options import ClientOptions
 from nodes.launchers import bundle, host
 from nodes.launchers.bundle import Bundle
@@ -34,3 +36,12 @@ def test_own_code_arrives_byte_for_byte(text: bytes, folder: Path, tmp_path: Pat
         assert Path(there).read_bytes() == text
         assert loading.sha256(there) == loading.sha256(str(tmp_path / "mine.py"))
     assert not Path(there).exists()
+
+
+def test_a_bundle_of_another_version_is_refused_with_both(folder: Path, tmp_path: Path) -> None:
+    made = Bundle.of(OPTIONS, folder)
+    bundle.write(tmp_path / "host-1.bundle", made)
+    assert bundle.read(tmp_path / "host-1.bundle") == made
+    bundle.write(tmp_path / "host-1.bundle", msgspec.structs.replace(made, version="9.9"))
+    with pytest.raises(UserError, match=rf"was made by fedsim 9\.9 and this machine has {__version__};"):
+        bundle.read(tmp_path / "host-1.bundle")
