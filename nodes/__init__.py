@@ -13,6 +13,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 # `python -m nodes.client` looks for modules in the working folder first. A user's copy.py or random.py there must
-# not stand in for Python's own: of a user's files only those are run that are named, however we are started.
-if sys.argv[:1] == ["-m"] and sys.path[0] != str(Path(__file__).parents[1]):
+# not stand in for Python's own: of a user's files only those are run that are named, however we are started. With
+# -P the working folder is not there, and what is first is of PYTHONPATH: the user has named it.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and sys.path[0] != str(Path(__file__).parents[1]):
     del sys.path[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.text import Text
 
@@ -198,12 +199,29 @@ def show_end(console: Console, folder: "RunFolder", *, no_report: bool, interrup
 
 def resume_command(folder: "RunFolder") -> str:
     """As a user would type it; from Python, too, a run is gone on with from a shell."""
-    typed = click.get_current_context().command_path
+    context = click.get_current_context()
+    typed, how = context.command_path, _typed_beside_the_experiment(context)
     if "nodes.api" in typed:
-        typed = "fedsim run"
+        typed, how = "fedsim run", []
     elif typed.endswith(".py"):
         typed = f"python {typed}"
-    return f"{typed} --resume {shlex.quote(str(folder.path))}"
+    return " ".join([typed, shlex.join(["--resume", str(folder.path), *how])])
+
+
+def _typed_beside_the_experiment(context: click.Context) -> list[str]:
+    """Such as --hosts or --bind: the folder of a run knows what is run, and not how it was started."""
+    known = {option.name for option in run_options()} - {"quiet", "no_report"} | {"in_process", "debug"}
+    words: list[str] = []
+    for option in context.command.params:
+        name = option.name or ""
+        if name in known or context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if getattr(option, "is_flag", False):
+            words.append(option.opts[0])
+        else:
+            values = context.params[name] if option.multiple else [context.params[name]]
+            words += [word for value in values for word in (option.opts[0], str(value))]
+    return words
 
 
 def refuse_with_resume(**options: Any) -> None:

@@ -68,10 +68,11 @@ def command(
     def watch(event: Event) -> None:
         display.on_event(event)
         if event["event"] == "waiting" and isinstance(display, PlainLines):  # a live view has a place for it
-            console.print(waiting_line(event), soft_wrap=True)
+            console.print(Text(waiting_line(event)), soft_wrap=True)
 
     def tell_where(addresses: list[str]) -> None:
-        console.print(f"listening on {' and '.join(addresses)}", soft_wrap=True)
+        # As text: rich would take the brackets of an IPv6 address for a style.
+        console.print(Text(f"listening on {' and '.join(addresses)}"), soft_wrap=True)
         announcement.write(addresses)
 
     with tracked(folder, lambda text: console.print(Text(text, style="yellow"), soft_wrap=True)):

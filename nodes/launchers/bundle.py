@@ -29,8 +29,9 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     server_key: str
     keys: dict[int, tuple[str, str]]
     """Client -> its public and its secret key."""
-    code: dict[str, str] = {}
-    """Name -> content of the own files that the run needs, where the launcher may send them."""
+    code: dict[str, bytes] = {}
+    """Name -> content of the own files that the run needs, where the launcher may send them. Byte for byte,
+    line ends too: the server tells their SHA-256."""
     proof: str = ""
     """A file that was just made in the run folder: who does not see it has another folder of that name."""
     version: str = __version__
@@ -43,7 +44,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             words=options.words(),
             server_key=keys.load_public(keys_folder / f"{keys.SERVER}.key").decode(),
             keys={client: (pair.public.decode(), pair.secret.decode()) for client, pair in pairs.items()},
-            code={Path(place).name: Path(place).read_text() for place in code},
+            code={Path(place).name: Path(place).read_bytes() for place in code},
             proof=proof,
         )
 
@@ -61,9 +62,15 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def read(path: Path) -> Bundle:
     """A file that was made by `fedsim keys bundle`."""
     try:
-        return decode(path.read_bytes(), str(path))
+        told = decode(path.read_bytes(), str(path))
     except OSError as error:
         raise UserError(f"cannot read the bundle {path}: {(error.strerror or 'no such file').lower()}.") from None
+    if told.version != __version__:
+        raise UserError(
+            f"{path} was made by fedsim {told.version} and this machine has {__version__}; install the same "
+            "version on both."
+        )
+    return told
 
 
 def write(path: Path, bundle: Bundle) -> None:

@@ -52,14 +52,19 @@ class Chosen:
         return cls(makers[name](**given), any_address(port), curve=True)
 
     def check(self, experiment: Experiment) -> None:
-        """Between machines there are real links already."""
-        if self.make is not LocalLauncher and is_wanted(experiment):
-            raise UserError(
-                "links are waited for on this machine only; for the virtual clock alone --set world.wait=false."
-            )
+        if self.make is not LocalLauncher:
+            refuse_links(experiment)
 
     def launcher(self, folder: RunFolder, display: Display, *, resume: bool) -> Launcher:
         return self.make(folder, display, LaunchOptions(self.address, curve=self.curve, resume=resume))
+
+
+def refuse_links(experiment: Experiment) -> None:
+    """Between machines there are real ones already."""
+    if is_wanted(experiment):
+        raise UserError(
+            "links are waited for on this machine only; for the virtual clock alone --set world.wait=false."
+        )
 
 
 def _ssh(hosts: str = "", address: str | None = None, remote_python: str | None = None) -> Make:

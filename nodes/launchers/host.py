@@ -4,7 +4,7 @@
       │  ◄──────────────── Facts    │   its version, cores and GPUs, by which clients are shared out
       │  Bundle ────────────────►   │   where the server is; ids, keys, code
       │  ◄──────────────── Begun    │   or Trouble: why it cannot begin, in a clause
-      │  ◄──────────────── Ended    │   all its clients have ended by themselves
+      │  ◄──────────────── Ended    │   all its clients have ended by themselves; or Crashed: they died with it
 
 One line of JSON each, in over standard input and out over standard output; whatever else is printed here goes to
 standard error, which is the log. The input stays open as long as the launcher wants the host: when it ends, for
@@ -32,6 +32,7 @@ from protocol.diagnosis import obstacle
 
 _LOOK_SECONDS = 0.2
 _EXIT_TROUBLE = 2
+_KILLED = 128
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, tag_field="said"):
@@ -58,7 +59,11 @@ class Ended(Said, frozen=True, kw_only=True, tag="ended"):
     pass
 
 
-AnySaid = Facts | Begun | Trouble | Ended
+class Crashed(Said, frozen=True, kw_only=True, tag="crashed"):
+    """Its own code has failed, and would again. A host that is killed says nothing, and is started again."""
+
+
+AnySaid = Facts | Begun | Trouble | Ended | Crashed
 
 
 def main() -> int:
@@ -86,11 +91,14 @@ def main() -> int:
             return _EXIT_TROUBLE
         child = zygote.fork(lambda: _clients_main(options, told.secrets(), out))
         say(Begun())
-        code = _wait_for(child, stopping)
-        if code is None:
+        status = _wait_for(child, stopping)
+        if status is None:
             zygote.stop_process(child)
             return 0
-    say(Ended())
+    if os.WIFSIGNALED(status):  # all clients have died with it
+        return _KILLED + os.WTERMSIG(status)
+    code = os.waitstatus_to_exitcode(status)
+    say(Crashed() if code == zygote.EXIT_CRASHED else Ended())
     return code
 
 
@@ -111,7 +119,7 @@ def _options(told: Bundle, stack: ExitStack) -> ClientOptions:
         return options
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsim-host-")))
     for name, content in told.code.items():
-        (folder / name).write_text(content)
+        (folder / name).write_bytes(content)
     return replace(options, code=(*options.code, *(str(folder / name) for name in told.code)))
 
 
@@ -129,15 +137,15 @@ def _obstacle(told: Bundle, options: ClientOptions) -> str:
 
 def _clients_main(options: ClientOptions, secrets: dict[int, Secret], out: int) -> int:
     os.close(out)
-    return run_clients(options, secrets=secrets, by_hand=True)
+    return zygote.code_of_host(lambda: run_clients(options, secrets=secrets, by_hand=True))
 
 
 def _wait_for(child: int, stopping: list[int]) -> int | None:
-    """The exit code of the child, or None when we are to end before it."""
+    """How the child ended, as `waitpid` has it, or None when we are to end before it."""
     while not stopping:
         process, status = os.waitpid(child, os.WNOHANG)
         if process:
-            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
+            return status
         ready, _, _ = select.select([sys.stdin], [], [], _LOOK_SECONDS)
         if ready and not os.read(sys.stdin.fileno(), 1 << 12):
             return None

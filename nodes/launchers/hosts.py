@@ -27,7 +27,7 @@ from nodes.client.options import ClientOptions, id_range
 from nodes.display.run import Display
 from nodes.launchers.base import MAX_RESTARTS, Launcher, LaunchOptions
 from nodes.launchers.bundle import Bundle, share
-from nodes.launchers.host import AnySaid, Begun, Ended, Facts, Trouble
+from nodes.launchers.host import AnySaid, Begun, Crashed, Ended, Facts, Trouble
 
 _ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -61,7 +61,7 @@ class Host:
     facts: Facts | None = None
     has_begun: bool = False
     has_ended: bool = False
-    """Its clients ended by themselves: there is nothing left to do."""
+    """Its clients ended by themselves, or it would crash again: there is nothing left to do."""
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -128,11 +128,15 @@ class HostsLauncher(Launcher):
         self._note(f"{counted(len(self._hosts), 'host')} with clients: {shares}")
 
     def _called(self, machine: str, ids: list[int]) -> Host:
-        return Host(machine, self.call(machine, self.folder.logs / f"host-{file_name(machine)}.log"), ids)
+        return Host(machine, self.call(machine, self._log(machine)), ids)
+
+    def _log(self, machine: str) -> Path:
+        return self.folder.logs / f"host-{file_name(machine)}.log"
 
     def _share_out(self) -> None:
-        """By GPUs where any host has one, else by cores."""
-        kind = 0 if any(host.weight[0] for host in self._hosts) else 1
+        """By GPUs where any host has one that is to be used, else by cores."""
+        uses_gpus = self.experiment.cluster.device != "cpu" and any(host.weight[0] for host in self._hosts)
+        kind = 0 if uses_gpus else 1
         blocks = share(self.experiment.run.clients, [host.weight[kind] for host in self._hosts])
         for host, ids in zip(self._hosts, blocks, strict=True):
             host.ids = ids
@@ -189,6 +193,11 @@ class HostsLauncher(Launcher):
                     raise HostLost(f"host {host.machine}: {reason}")
                 case Ended():
                     host.has_ended = True
+                case Crashed():
+                    host.has_ended = True
+                    if not self.interrupted:
+                        story = f"host {host.machine} has crashed, and all its clients have died with it"
+                        self._note(f"{story}; see {self._log(host.machine)}")
         if how is not None and not host.has_ended:
             raise HostLost(f"host {host.machine} {how}")
 

@@ -9,7 +9,6 @@ Every process dies with its parent, so killing the launcher leaves nothing behin
 
 import logging
 import os
-import traceback
 
 from fedsim.data import Federation
 from nodes.client.options import ClientOptions
@@ -22,8 +21,6 @@ from nodes.launchers.relay import RelayProcess
 log = logging.getLogger(__name__)
 
 _EXIT_GRACE_SECONDS = 3.0
-_EXIT_CRASHED = 70
-"""Of a host whose own code failed; no client ends with it."""
 
 
 class LocalLauncher(Launcher):
@@ -36,13 +33,14 @@ class LocalLauncher(Launcher):
 
     def start_clients(self, address: str) -> None:
         self._address = address
+        notes: list[str] = []
         if self._relay is None and (relay := RelayProcess.between(self.experiment, address, self.folder.logs)):
             self._relay = relay
-            self._tell(*relay.notes)
+            notes = relay.notes
         options = self._client_options(address)
         plan = capacity.plan_host(options, capacity.Expected.of(self.experiment, Federation(self.experiment)))
-        self._tell(*plan.notes)
         self._host = zygote.fork(lambda: self._host_main(options, plan))
+        self._tell(*notes, *plan.notes)  # only now: a live view draws in a thread, which no fork survives
 
     def watch_clients(self) -> None:
         """The host restarts clients, and we the host where it was killed: all its clients died with it. One that
@@ -58,7 +56,7 @@ class LocalLauncher(Launcher):
             self._num_restarts += 1
             log.warning("the host of the clients %s; starting it again", describe_exit(status))
             self.start_clients(self._address)
-        elif not self.interrupted and (os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == _EXIT_CRASHED):
+        elif not self.interrupted and (os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == zygote.EXIT_CRASHED):
             how = f"the host of the clients {describe_exit(status)}, and all its clients have died with it"
             self._tell(f"{how}; see {self.folder.logs / 'clients.log'}")
 
@@ -83,11 +81,7 @@ class LocalLauncher(Launcher):
 
     def _host_main(self, options: ClientOptions, plan: capacity.HostPlan) -> int:
         zygote.redirect_output(self.folder.logs / "clients.log")
-        try:
-            return run_clients(options, plan)
-        except Exception:
-            traceback.print_exc()
-            return _EXIT_CRASHED
+        return zygote.code_of_host(lambda: run_clients(options, plan))
 
     def _client_options(self, address: str) -> ClientOptions:
         return ClientOptions.of(

@@ -14,6 +14,7 @@ def script(experiment: Experiment, config: Path, run: Path, nodes: int, time: st
     """`further` are options of sbatch, such as partition=gpu."""
     lines = "".join(f"#SBATCH --{option.removeprefix('--')}\n" for option in further)
     fedsim = shlex.join([sys.executable, "-m", "nodes", "run", "--launcher", "slurm"])
+    output = shlex.quote(f"{run}.log".replace("%", "%%"))  # sbatch knows quotes, and patterns such as %j
     return f"""\
 #!/bin/bash
 # {experiment.run.clients} clients on {nodes} nodes. Hand it in with: sbatch THIS_FILE
@@ -25,7 +26,7 @@ def script(experiment: Experiment, config: Path, run: Path, nodes: int, time: st
 #SBATCH --signal=B:USR1@{_SIGNAL_SECONDS}
 #SBATCH --requeue
 # All jobs of this run print to one file.
-#SBATCH --output={run}.log
+#SBATCH --output={output}
 #SBATCH --open-mode=append
 {lines}
 run={shlex.quote(str(run))}

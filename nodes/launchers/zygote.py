@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _KILL_AFTER_SECONDS = 5.0
 _OWN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Signals that a child takes otherwise than its parent."""
+EXIT_CRASHED = 70
+"""Of a host whose own code failed; no client ends with it."""
 
 
 def preload() -> None:
@@ -78,12 +80,23 @@ def fork(main: Callable[[], int], death_signal: int = signal.SIGKILL) -> int:
         os._exit(code)
 
 
+def code_of_host(main: Callable[[], int]) -> int:
+    """What `main` returns; where it fails the log has the traceback, and a launcher sees that it was no client."""
+    try:
+        return main()
+    except Exception:
+        traceback.print_exc()
+        return EXIT_CRASHED
+
+
 def redirect_output(path: Path) -> None:
-    """From here on all that this process prints goes to a file, tracebacks included."""
+    """From here on all that this process prints goes to a file, tracebacks included. By Python's own streams:
+    those that a live view or a notebook has put in their place would draw there too."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 @dataclass

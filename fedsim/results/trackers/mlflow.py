@@ -13,7 +13,8 @@ from fedsim.results.trackers import Tracked
 
 PACKAGE = "mlflow"
 EXPERIMENT = "fedsim"
-_ID_TAG = "fedsim.folder"
+_FOLDER_TAG, _INODE_TAG = "fedsim.folder", "fedsim.inode"
+"""Together they say which run it is: a folder that was removed and made anew is another one."""
 
 
 class Tracker:
@@ -30,14 +31,18 @@ class Tracker:
 
     def _begun(self, experiment: str, run: Tracked) -> tuple[str, int]:
         """The run of this folder and the last round that it knows; a new one where there is none."""
-        folder = str(run.folder.resolve()).replace("'", "\\'")
-        known = self._client.search_runs([experiment], f"tags.`{_ID_TAG}` = '{folder}'")
+        folder = run.folder.resolve()
+        identity = {_FOLDER_TAG: str(folder), _INODE_TAG: str(folder.stat().st_ino)}
+        quoted = {tag: value.replace("'", "\\'") for tag, value in identity.items()}
+        known = self._client.search_runs(
+            [experiment], " AND ".join(f"tags.`{tag}` = '{value}'" for tag, value in quoted.items())
+        )
         if known:
             found = known[0]
             self._client.update_run(found.info.run_id, status="RUNNING")
             rounds = self._client.get_metric_history(found.info.run_id, "time/seconds")
             return found.info.run_id, max((metric.step for metric in rounds), default=-1)
-        tags = {_ID_TAG: str(run.folder.resolve()), "fedsim.family": run.family}
+        tags = {**identity, "fedsim.family": run.family}
         created = self._client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
         for name, value in run.settings.items():
             self._client.log_param(created, name, value)

@@ -1,5 +1,9 @@
 """What the programs share with `fedsim`, and how a client that is started by hand is set up."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from click.testing import CliRunner
 from commands import PROJECT, Start
@@ -26,6 +30,23 @@ def test_help_is_short_or_long_everywhere(program, python: Start):
     short, long = (python(*program, option).succeed().stdout for option in ("-h", "--help"))
     assert short == long
     assert short.startswith("Usage: ") and "-h, --help" in short
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_of_the_module_path_only_the_working_folder_goes(is_safe: bool, tmp_path):
+    """With -P, as hosts of Slurm and Ray are started, what comes first was named by the user."""
+    for name in ("named", "here"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "named" / "probe").mkdir()
+    (tmp_path / "named" / "probe" / "__init__.py").write_text("import nodes\n")
+    (tmp_path / "named" / "probe" / "__main__.py").write_text("import sys\nprint(sys.path[0])\n")
+    path = os.pathsep.join([str(tmp_path / "named"), str(PROJECT)])
+    command = [sys.executable, *(["-P"] if is_safe else []), "-m", "probe"]
+    told = subprocess.run(
+        command, cwd=tmp_path / "here", env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert told.stdout == f"{tmp_path / 'named'}\n"
 
 
 def test_the_version_needs_no_installation(python: Start):

@@ -14,7 +14,7 @@ from fedsim.version import __version__
 from nodes.launchers import hosts
 from nodes.launchers.base import LaunchOptions
 from nodes.launchers.bundle import Bundle, decode
-from nodes.launchers.host import AnySaid, Begun, Ended, Facts, Trouble
+from nodes.launchers.host import AnySaid, Begun, Crashed, Ended, Facts, Trouble
 from nodes.launchers.hosts import HostsLauncher, Line
 
 ADDRESS = "tcp://[::]:7777"
@@ -59,6 +59,7 @@ class FakeMachines(HostsLauncher):
         super().__init__(folder, self, LaunchOptions(ADDRESS, curve=True), None)
         self.notes: list[str] = []
         self.cores, self.answers = cores, answers
+        self.gpus: dict[str, int] = {}
         self.lines: dict[str, list[FakeLine]] = {}
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -71,7 +72,7 @@ class FakeMachines(HostsLauncher):
 
     def call(self, machine: str, log: Path) -> Line:
         assert log == self.folder.logs / f"host-{machine}.log"
-        facts = Facts(version=__version__, cores=self.cores[machine], gpus=0)
+        facts = Facts(version=__version__, cores=self.cores[machine], gpus=self.gpus.get(machine, 0))
         line = FakeLine(facts, self.answers.get(machine, Begun()))
         self.lines.setdefault(machine, []).append(line)
         return line
@@ -101,6 +102,18 @@ def test_each_host_is_told_its_share_and_nobody_elses_secrets(make: Callable[...
     options = told["b"].options()
     assert (options.connect, options.place, options.keys) == ("tcp://10.0.0.9:7777", "b", None)
     assert launcher.notes == ["2 hosts with clients: a 0, b 1-3"]
+
+
+@pytest.mark.parametrize(
+    ("device", "shares"), [("auto", {"b": [0, 1, 2, 3]}), ("cpu", {"a": [0, 1, 2], "b": [3]})]
+)
+def test_gpus_that_are_not_to_be_used_weigh_nothing(
+    device: str, shares: dict[str, list[int]], make: Callable[..., FakeMachines]
+) -> None:
+    launcher = make({"a": 6, "b": 2}, cluster={"device": device})
+    launcher.gpus = {"b": 1}
+    launcher.start_clients(ADDRESS)
+    assert {machine: ids_of(line) for machine, (line,) in launcher.lines.items() if line.told} == shares
 
 
 def test_a_host_without_clients_goes_home(make: Callable[..., FakeMachines]) -> None:
@@ -191,3 +204,16 @@ def test_clients_that_ended_by_themselves_are_not_started_again(make: Callable[.
     line.death = "ended with code 3"
     launcher.watch_clients()
     assert len(launcher.lines["a"]) == 1 and len(launcher.notes) == 1
+
+
+def test_a_host_that_crashed_is_told_of_and_not_started_again(make: Callable[..., FakeMachines]) -> None:
+    launcher = make({"a": 1})
+    launcher.start_clients(ADDRESS)
+    line = launcher.lines["a"][0]
+    line.say(Crashed())
+    line.death = "ended with code 70"
+    launcher.watch_clients()
+    launcher.watch_clients()
+    assert len(launcher.lines["a"]) == 1
+    story = "host a has crashed, and all its clients have died with it"
+    assert launcher.notes[1:] == [f"{story}; see {launcher.folder.logs / 'host-a.log'}"]

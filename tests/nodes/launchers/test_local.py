@@ -78,6 +78,16 @@ def test_a_host_whose_clients_have_ended_by_themselves_is_not(launched, code: in
     assert screen.notes == []
 
 
+def test_notes_are_told_when_all_is_forked(launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live view draws in a thread from then on, and no fork may come upon that."""
+    launcher, screen = launched(lambda *_: 0)
+    plan = local.capacity.HostPlan({}, "own", ["little memory"])
+    monkeypatch.setattr(local.capacity, "plan_host", lambda *_: plan)
+    monkeypatch.setattr(local.zygote, "fork", lambda main: screen.notes.append("forked") or PROCESS)
+    launcher.start_clients("tcp://here:1")
+    assert screen.notes == ["forked", "little memory"]
+
+
 def test_a_host_that_is_killed_again_and_again_is_told_of_at_last(launched) -> None:
     starts: list[int] = []
     launcher, screen = launched(lambda *_: starts.append(0) or 0, status=signal.SIGKILL)

@@ -26,6 +26,24 @@ ends = [lambda: len(os.read(begun, 1) + os.read(begun, 1)) - 2, work, work]
 sys.exit(zygote.Host(lambda client: zygote.fork(ends[client])).run(range(3)))
 """
 
+LIVE = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from rich.live import Live
+from nodes.launchers import zygote
+
+def work():
+    zygote.redirect_output(Path("log"))
+    print("a line", 20 * "that is long ")
+    print("trouble", file=sys.stderr)
+    return 0
+
+with Live("the view", console=Console(force_terminal=True, width=40), auto_refresh=False) as live:
+    live.refresh()
+    sys.exit(not zygote.has_ended(zygote.fork(work), 30))
+"""
+
 PROBE = """
 import os, signal, sys
 from nodes.launchers import zygote
@@ -61,6 +79,12 @@ def test_a_host_that_is_to_end_while_a_client_does_ends_the_others(python: Start
     (tmp_path / "stopped.py").write_text(STOPPED)
     command = python(tmp_path / "stopped.py")
     assert (command.wait(), command.stderr, command.alive()) == (0, "", [])
+
+
+def test_a_live_view_stays_out_of_the_log_of_what_is_forked_under_it(python: Start, tmp_path: Path) -> None:
+    (tmp_path / "live.py").write_text(LIVE)
+    python(tmp_path / "live.py").succeed()
+    assert sorted((tmp_path / "log").read_text().splitlines()) == [f"a line {20 * 'that is long '}", "trouble"]
 
 
 def test_a_client_that_has_said_why_it_ended_is_not_spoken_for(host):
