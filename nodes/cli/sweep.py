@@ -25,7 +25,7 @@ Examples:
   fedsim sweep --preset fedtgp-table10 --vary method.server_epochs=1,10,100 --data-seeds 1,2 --rounds 50
 Stopped with Ctrl-C, the same command goes on where it was. Then: fedsim table, fedsim figure, fedsim report
 """
-_SEED_OPTIONS = {"run.seed": "--seeds", "data.seed": "--data-seeds"}
+SEED_OPTIONS = {"run.seed": "--seeds", "data.seed": "--data-seeds"}
 _MOST_LETTERS = 80
 _IN_THE_NAME = ("method.name", "data.dataset")
 """Folders are named after these in any case."""
@@ -69,7 +69,7 @@ def command(
 
     settings = options.pop("settings")
     for given, texts in (("--set", settings), ("--vary", vary)):
-        refuse_seed_setting(texts, _SEED_OPTIONS, given)
+        refuse_seed_setting(texts, SEED_OPTIONS, given)
     partitions = parse_seeds(data_seeds, "--data-seeds")
     drawn = [Seeds(seed, data) for data in partitions for seed in parse_seeds(seeds)]
     combinations = list(itertools.product(*(_values(text) for text in vary)))
