@@ -227,6 +227,17 @@ def refuse_seed_setting(
         raise UserError(f"{given} {name} is what {options[name]} is for; give {options[name]}.")
 
 
+def refuse_twins(jobs: Sequence[Job]) -> None:
+    """What was varied must make other experiments, or one would be run several times, and shown once."""
+    known: dict[str, Job] = {}
+    for job in jobs:
+        if (twin := known.setdefault(identity(job.experiment), job)) is not job:
+            raise UserError(
+                f"{twin.name} and {job.name} are the same experiment: what differs cannot change its result, such "
+                "as where data lie and settings of [cluster]; vary something else."
+            )
+
+
 def parse_seeds(text: str, option: str = "--seeds") -> list[int]:
     seeds = text.split(",")
     if not all(seed.strip().isdecimal() for seed in seeds):
