@@ -73,6 +73,8 @@ def command(
     partitions = parse_seeds(data_seeds, "--data-seeds")
     drawn = [Seeds(seed, data) for data in partitions for seed in parse_seeds(seeds)]
     combinations = list(itertools.product(*(_values(text) for text in vary)))
+    named = {text.partition("=")[0].strip() for text in (*settings, *vary)}
+    is_chosen = options["checkpoint_every"] is not None or "cluster.checkpoint_every" in named
 
     def job(combination: tuple[str, ...], draw: Seeds) -> Job:
         # A change of method drops the options before it.
@@ -82,7 +84,7 @@ def command(
         of_data = [f"data seed {draw.data}"] if len(partitions) > 1 else []
         return Job(
             ", ".join([*combination, f"seed {draw.run}", *of_data]),
-            prepare(experiment),
+            prepare(experiment, is_chosen=is_chosen),
             _slug(combination, draw.data if len(partitions) > 1 else None),
         )
 

@@ -171,10 +171,11 @@ class Batch:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
 
-def prepare(experiment: Experiment) -> Experiment:
-    """With checkpoints, unless the user chose: a batch may be stopped at any moment."""
+def prepare(experiment: Experiment, *, is_chosen: bool = False) -> Experiment:
+    """With checkpoints, because a batch may be stopped at any moment. `is_chosen`: the user said how often, and 0
+    means never; otherwise it is only the default."""
     trackers.chosen(experiment.cluster.track)  # or it is refused before anything is run
-    if experiment.cluster.checkpoint_every:
+    if is_chosen or experiment.cluster.checkpoint_every:
         return experiment
     every = max(_LEAST_ROUNDS_BETWEEN_CHECKPOINTS, experiment.run.rounds // _CHECKPOINTS_PER_RUN)
     cluster = msgspec.structs.replace(experiment.cluster, checkpoint_every=every)

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from made_run import make_run
 
 from fedsim.errors import UnknownName, UserError
+from nodes.cli.reproduce import command as reproduce
 from nodes.cli.sweep import command
 from nodes.tools.batch import Batch
 
@@ -79,3 +80,21 @@ def test_a_table_that_cannot_be_made_yet_stops_no_run(
     made.append(make_run(tmp_path / "second", settings={"run": {"seed": 2}}))
     table = batches[0]._table()
     assert table is not None and (tmp_path / "summary.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "every"),
+    [
+        ((), 5),
+        (("--checkpoint-every", "0"), 0),
+        (("--set", "cluster.checkpoint_every=0"), 0),
+        (("--checkpoint-every", "3"), 3),
+    ],
+)
+def test_no_checkpoints_are_a_choice_too(words: tuple[str, ...], every: int, batches: list[Batch]) -> None:
+    reproduced = ("fedtgp-table10", "--scale", "quick", "--only", "fedproto,practical", "--seeds", "1", *words)
+    CliRunner().invoke(reproduce, reproduced, standalone_mode=False)
+    sweep("--vary", "train.lr=0.1", *words)
+    for batch in batches:
+        assert [job.experiment.cluster.checkpoint_every for job in batch._jobs.values()] == [every]
+    assert len(batches) == 2

@@ -38,6 +38,7 @@ def test_checkpoints_are_on_unless_the_user_chose():
     assert prepare(experiment(run={"rounds": 1000})).cluster.checkpoint_every == 50
     assert prepare(experiment(run={"rounds": 10})).cluster.checkpoint_every == 5
     assert prepare(experiment(cluster={"checkpoint_every": 2})).cluster.checkpoint_every == 2
+    assert prepare(experiment(), is_chosen=True).cluster.checkpoint_every == 0
 
 
 def test_states(tmp_path):
