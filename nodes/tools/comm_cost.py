@@ -34,6 +34,13 @@ from protocol.ledger import BEFORE_FIRST_ROUND
 
 Layer = Mapping[str, Any]
 
+FIXED: Mapping[str, Layer] = {
+    "run": {"rehearsal": True, "participation": 1.0, "evaluate_every": 1},
+    # A round without one of its clients is no measurement.
+    "cluster": {"device": "cpu", "checkpoint_every": 0, "quorum": 1.0, "rejoin_seconds": 0.0},
+}
+"""What every rehearsal has, whatever else is set."""
+
 
 def measure_setting(
     layers: Sequence[Layer],
@@ -50,11 +57,7 @@ def measure_setting(
 
     A method that cannot work in this setting is a UserError, or with `leave_out_refused` listed with its reason.
     """
-    fixed = {
-        "run": {"rounds": num_rounds + 1, "rehearsal": True, "participation": 1.0, "evaluate_every": 1},
-        # A round without one of its clients is no measurement.
-        "cluster": {"device": "cpu", "checkpoint_every": 0, "quorum": 1.0, "rejoin_seconds": 0.0},
-    }
+    fixed = {**FIXED, "run": {**FIXED["run"], "rounds": num_rounds + 1}}
     wire: dict[str, Any] = {}
     for layer in layers:
         wire |= layer.get("wire", {})
