@@ -84,6 +84,7 @@ class Batch:
     def run(self) -> bool:
         """Run all that is not finished. A run that fails is reported, and the others go on. False: the user
         stopped it; what has been run so far is kept."""
+        from nodes.display.run import is_live
         from nodes.launchers import zygote
         from nodes.tools.pool import ENDED, Pool, Task
         from nodes.tools.progress import Progress
@@ -101,7 +102,7 @@ class Batch:
             Task(path, partial(_run, path, job.experiment, states[path] == "begun"), job.experiment.cluster.device)
             for path, job in todo.items()
         ]
-        live = self._console.is_terminal and not self._quiet
+        live = is_live(self._console) and not self._quiet
         pool, undone = Pool(self._at_once), set(todo)
         with Progress(self._console, todo, self._at_once, live=live) as progress:
             for path, event in pool.run(tasks):
