@@ -14,7 +14,7 @@ from fedsim.errors import UserError
 from fedsim.method import Client, State, Upload
 from fedsim.metrics import Row
 from fedsim.results.folder import RunFolder
-from nodes.border import Border, Passage, check_metrics, travelled_bytes
+from nodes.border import Border, Items, Passage, check_metrics, require_frames_fit, travelled_bytes
 from nodes.checkpoint import StateFiles
 from nodes.launchers.placement import use_server_device, use_server_threads
 from nodes.server.events import EventLog, Watcher
@@ -22,6 +22,7 @@ from nodes.server.learner import Learner, Plan
 from nodes.server.program import results_summary
 from nodes.work import Report, carry_out, num_bytes
 from protocol.codec import Parcel, unpack
+from protocol.limits import Limits
 
 
 class Oracle:
@@ -73,11 +74,11 @@ class Oracle:
 
     def _ask(self, client: int, plan: Plan, down: Parcel) -> Report:
         round = plan.order.round
-        received = self._borders[client].incoming(unpack(down), Passage("down", client, round))
+        received = self._borders[client].incoming(self._arrived(down), Passage("down", client, round))
         report = carry_out(self.clients[client], plan.order_for(client), received)
         passage = Passage("up", client, round)
         check_metrics(report.metrics, str(passage))
-        items = unpack(self._borders[client].outgoing(report.arrays, passage))
+        items = self._arrived(self._borders[client].outgoing(report.arrays, passage))
         arrays = self.learner.border.incoming(items, passage)
         return Report(report.metrics, report.seconds, arrays, travelled_bytes(items))
 
@@ -114,12 +115,19 @@ class Oracle:
 
     def _sent_up(self, client: int, arrays: Arrays, passage: Passage) -> Arrays:
         """Through the client's border and the server's, as it would go over the wire."""
-        return self.learner.border.incoming(unpack(self._borders[client].outgoing(arrays, passage)), passage)
+        items = self._arrived(self._borders[client].outgoing(arrays, passage))
+        return self.learner.border.incoming(items, passage)
 
     def _tell(self, client: int) -> None:
         if self._agreed.specs or self.learner.border.contract.setup_down:
-            down = self._borders[client].incoming(unpack(self._agreed), Passage("setup_down", client))
+            down = self._borders[client].incoming(self._arrived(self._agreed), Passage("setup_down", client))
             self.clients[client].receive_setup(down)
+
+    def _arrived(self, parcel: Parcel) -> Items:
+        """The arrays as whoever receives them finds them; what no node of a cluster would take is refused."""
+        most = self.experiment.cluster.max_frame_mib
+        require_frames_fit(parcel, most)
+        return unpack(parcel, Limits.of_frames(most))
 
     def _saved(self, name: str, state: State) -> State:
         files = StateFiles(self.folder.checkpoints / name)

@@ -35,12 +35,14 @@ def client_name(client: int) -> str:
 
 def create(folder: Path, name: str) -> Path:
     """Write `name.key` and `name.key_secret`; the secret is readable by its owner only."""
-    if (folder / f"{name}.key_secret").exists():
-        raise KeyFileError(f"{folder / name}.key_secret exists already; remove it first to make a new key.")
     previous = os.umask(0o077)
     try:
+        if (folder / f"{name}.key_secret").exists():
+            raise KeyFileError(f"{folder / name}.key_secret exists already; remove it first to make a new key.")
         folder.mkdir(parents=True, exist_ok=True)
         zmq.auth.create_certificates(folder, name)
+    except OSError as error:
+        raise KeyFileError(f"{folder} cannot hold keys: {error.strerror}; choose another folder.") from None
     finally:
         os.umask(previous)
     return folder / f"{name}.key"

@@ -125,6 +125,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return files.absolute(tomllib.loads(path.read_text()), path.parent)
     except FileNotFoundError:
         raise UserError(f"there is no config file {path}.") from None
+    except OSError as error:
+        raise UserError(f"the config file {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from None
 

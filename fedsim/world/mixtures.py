@@ -60,6 +60,8 @@ def read(path: Path, section: str) -> dict[str, str]:
         given = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"there is no file {path}.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from None
     names, clients = given.get(section, {}), given.get("clients")
@@ -67,10 +69,12 @@ def read(path: Path, section: str) -> dict[str, str]:
         raise UserError(
             f"{path} wants a table [clients] with ids and what they have, and no others but [{section}]."
         )
+    if not isinstance(names, dict):
+        raise UserError(f"{path}: {section} = {names!r} is no table; write [{section}] and a line for each name.")
     for key, value in [*clients.items(), *names.items()]:
         if not isinstance(value, str):
             raise UserError(f"{path}: {key} = {value!r} is no text; write it as on the command line, in quotes.")
-    return {ids: names.get(value, value) for ids, value in clients.items()}
+    return {ids: str(names.get(value, value)) for ids, value in clients.items()}
 
 
 def _draw(what: str, drawn: list[tuple[T, float]], client: int, seed: int) -> T | None:

@@ -34,6 +34,14 @@ Examples:
 """
 
 _OF_A_RUN = ("data_dir", "partition", "beta", "classes_per_client", "feature_dim", "batch_size", "seed")
+_OPTION_OF = {
+    ("data", "dataset"): "--dataset",
+    ("model", "group"): "--model-group",
+    ("run", "clients"): "--clients",
+    ("run", "rounds"): "--rounds",
+    ("method", "name"): "--methods",
+}
+"""What has an option with a meaning of its own here, so that a setting would be lost."""
 _TARGETS = {name: OPTIONS[name][:2] for name in _OF_A_RUN}
 
 
@@ -157,10 +165,20 @@ def _layers(settings: tuple[str, ...], options: dict[str, Any]) -> tuple[list[di
     method_options: dict[str, Any] = {}
     for text in settings:
         layer = config.parse_setting(text)
+        _refuse_lost(layer)
         method_options |= layer.pop("method", {})
         layers.append(layer)
-    if "name" in method_options:
-        raise UserError("--set method.name has no place here; name the methods with --methods.")
     if options.get("image_type"):
         method_options["image_dtype"] = options["image_type"]
     return layers, method_options
+
+
+def _refuse_lost(layer: dict[str, dict[str, Any]]) -> None:
+    """What would be overruled in silence."""
+    from nodes.tools.comm_cost import FIXED
+
+    for section, key in ((section, key) for section, options in layer.items() for key in options):
+        if option := _OPTION_OF.get((section, key)):
+            raise UserError(f"--set {section}.{key} has no place here; give {option}.")
+        if key in FIXED.get(section, {}):
+            raise UserError(f"--set {section}.{key} has no effect: it is fixed in a rehearsal; leave it out.")

@@ -42,7 +42,7 @@ Stopped with Ctrl-C, the same command goes on where it was. Draw a run's report 
 @click.option("--data-dir", help="Where to look for data first.")
 @click.option("--generators", type=Path, help="Folder of the generators that FedKTL's tables name.")
 @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change all runs.")
-@click.option("--checkpoint-every", type=click.IntRange(min=0), help="Rounds between checkpoints.")
+@click.option("--checkpoint-every", type=click.IntRange(min=0), help="Rounds between checkpoints; 0: none.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at once.")
 @click.option("--quiet", is_flag=True, help="No live view of the runs.")
 def command(
@@ -127,7 +127,8 @@ def build_cell(
     named: list[dict[str, Any]] = []
     if generators is not None and generator != "tiny":
         named = [{"method": {"generator": str(generators.expanduser() / generator)}}]
-    return prepare(config.build([msgspec.to_builtins(experiment), *named, *layers]))
+    is_chosen = any("checkpoint_every" in layer.get("cluster", {}) for layer in layers)
+    return prepare(config.build([msgspec.to_builtins(experiment), *named, *layers]), is_chosen=is_chosen)
 
 
 def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -> Comparison:

@@ -25,7 +25,7 @@ Examples:
   fedsim sweep --preset fedtgp-table10 --vary method.server_epochs=1,10,100 --data-seeds 1,2 --rounds 50
 Stopped with Ctrl-C, the same command goes on where it was. Then: fedsim table, fedsim figure, fedsim report
 """
-_SEED_OPTIONS = {"run.seed": "--seeds", "data.seed": "--data-seeds"}
+SEED_OPTIONS = {"run.seed": "--seeds", "data.seed": "--data-seeds"}
 _MOST_LETTERS = 80
 _IN_THE_NAME = ("method.name", "data.dataset")
 """Folders are named after these in any case."""
@@ -65,14 +65,16 @@ def command(
     """
     from fedsim.results.settings import Seeds
     from nodes.display.tables import show
-    from nodes.tools.batch import Batch, Job, parse_seeds, prepare, refuse_seed_setting
+    from nodes.tools.batch import Batch, Job, parse_seeds, prepare, refuse_seed_setting, refuse_twins
 
     settings = options.pop("settings")
     for given, texts in (("--set", settings), ("--vary", vary)):
-        refuse_seed_setting(texts, _SEED_OPTIONS, given)
+        refuse_seed_setting(texts, SEED_OPTIONS, given)
     partitions = parse_seeds(data_seeds, "--data-seeds")
     drawn = [Seeds(seed, data) for data in partitions for seed in parse_seeds(seeds)]
     combinations = list(itertools.product(*(_values(text) for text in vary)))
+    named = {text.partition("=")[0].strip() for text in (*settings, *vary)}
+    is_chosen = options["checkpoint_every"] is not None or "cluster.checkpoint_every" in named
 
     def job(combination: tuple[str, ...], draw: Seeds) -> Job:
         # A change of method drops the options before it.
@@ -82,7 +84,7 @@ def command(
         of_data = [f"data seed {draw.data}"] if len(partitions) > 1 else []
         return Job(
             ", ".join([*combination, f"seed {draw.run}", *of_data]),
-            prepare(experiment),
+            prepare(experiment, is_chosen=is_chosen),
             _slug(combination, draw.data if len(partitions) > 1 else None),
         )
 
@@ -92,10 +94,11 @@ def command(
     rows = of_method if of_method == ["method.name"] else None
     # Seed by seed, so that a whole table is there soon, and then gets better.
     runs = [job(combination, draw) for draw in drawn for combination in combinations]
+    refuse_twins(runs)
     console = Console(highlight=False)
     batch = Batch(
         out, runs, console, quiet=quiet, metric=metric, at_once=jobs,
-        table=lambda: _written(batch, metric, baseline, out, rows),
+        table=lambda: _so_far(batch, metric, baseline, out, rows),
     )  # fmt: skip
     if not batch.run():
         return 130
@@ -105,6 +108,16 @@ def command(
         show(table, console=console if console.is_terminal else None)
         console.print(f"wrote {out}/summary.md, .csv and .tex", soft_wrap=True)
     return 1 if batch.failures else 0
+
+
+def _so_far(batch: Batch, metric: str, baseline: str, out: Path, rows: list[str] | None) -> Table | None:
+    """While runs go on: a table that cannot be made yet stops none of them, and is tried again after each."""
+    from fedsim.errors import UserError
+
+    try:
+        return _written(batch, metric, baseline, out, rows)
+    except UserError:
+        return None
 
 
 def _written(batch: Batch, metric: str, baseline: str, out: Path, rows: list[str] | None) -> Table | None:
@@ -139,11 +152,19 @@ def _values(text: str) -> list[str]:
 
 def _check_baseline(baseline: str, combinations: list[tuple[str, ...]]) -> None:
     """Before anything is run."""
-    from fedsim.errors import UnknownName
+    from fedsim.errors import UnknownName, UserError
+    from fedsim.results.settings import resolve
 
-    values = {text.partition("=")[2] for combination in combinations for text in combination}
-    if baseline and baseline.rpartition("=")[2].lower() not in {value.lower() for value in values}:
-        raise UnknownName("baseline", baseline, values)
+    if not baseline:
+        return
+    name, sign, value = baseline.rpartition("=")
+    varied = dict.fromkeys(tuple(text.split("=", 1)) for combination in combinations for text in combination)
+    key = resolve(name, {key for key, _ in varied}) if sign else ""
+    fitting = [pair for pair in varied if pair[1].lower() == value.lower() and key in ("", pair[0])]
+    if not fitting:
+        raise UnknownName("baseline", baseline, {value for _, value in varied})
+    if len({key for key, _ in fitting}) > 1:
+        raise UserError(f"--baseline {baseline} may be {' or '.join(map('='.join, fitting))}; write one of these.")
 
 
 def _slug(combination: tuple[str, ...], data_seed: int | None) -> str:

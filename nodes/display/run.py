@@ -130,11 +130,13 @@ class LiveView(Quiet):
 def make_display(console: Console, num_rounds: int, *, quiet: bool) -> Display:
     if quiet:
         return Quiet(console)
-    # Some programs that are no terminals, such as notebooks, ask for colours, and a notebook's "!" even has a
-    # terminal that cannot go back a line; what moves is only for real ones.
-    in_notebook = "JPY_PARENT_PID" in os.environ
-    live = console.is_terminal and console.file.isatty() and not in_notebook
-    return LiveView(console, num_rounds) if live else PlainLines(console)
+    return LiveView(console, num_rounds) if is_live(console) else PlainLines(console)
+
+
+def is_live(console: Console) -> bool:
+    """Whether what moves may be drawn. Some programs that are no terminals, such as notebooks, ask for colours,
+    and a notebook's "!" even has a terminal that cannot go back a line; what moves is only for real ones."""
+    return console.is_terminal and console.file.isatty() and "JPY_PARENT_PID" not in os.environ
 
 
 def round_line(event: Event) -> str:

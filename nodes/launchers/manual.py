@@ -14,6 +14,8 @@ DEFAULT_PORT = 5555
 
 def write_config(experiment: Experiment, folder: Path) -> Path:
     """The experiment, beside the future results folder."""
+    if folder.name in ("", ".."):
+        raise UserError(f"--out {folder} is no name for a new folder; give one such as runs/mine.")
     config = folder.with_name(f"{folder.name}.toml")
     try:
         config.parent.mkdir(parents=True, exist_ok=True)

@@ -84,6 +84,7 @@ class Batch:
     def run(self) -> bool:
         """Run all that is not finished. A run that fails is reported, and the others go on. False: the user
         stopped it; what has been run so far is kept."""
+        from nodes.display.run import is_live
         from nodes.launchers import zygote
         from nodes.tools.pool import ENDED, Pool, Task
         from nodes.tools.progress import Progress
@@ -101,7 +102,7 @@ class Batch:
             Task(path, partial(_run, path, job.experiment, states[path] == "begun"), job.experiment.cluster.device)
             for path, job in todo.items()
         ]
-        live = self._console.is_terminal and not self._quiet
+        live = is_live(self._console) and not self._quiet
         pool, undone = Pool(self._at_once), set(todo)
         with Progress(self._console, todo, self._at_once, live=live) as progress:
             for path, event in pool.run(tasks):
@@ -171,10 +172,11 @@ class Batch:
         self._console.print(Text(text, style=style), soft_wrap=True)
 
 
-def prepare(experiment: Experiment) -> Experiment:
-    """With checkpoints, unless the user chose: a batch may be stopped at any moment."""
+def prepare(experiment: Experiment, *, is_chosen: bool = False) -> Experiment:
+    """With checkpoints, because a batch may be stopped at any moment. `is_chosen`: the user said how often, and 0
+    means never; otherwise it is only the default."""
     trackers.chosen(experiment.cluster.track)  # or it is refused before anything is run
-    if experiment.cluster.checkpoint_every:
+    if is_chosen or experiment.cluster.checkpoint_every:
         return experiment
     every = max(_LEAST_ROUNDS_BETWEEN_CHECKPOINTS, experiment.run.rounds // _CHECKPOINTS_PER_RUN)
     cluster = msgspec.structs.replace(experiment.cluster, checkpoint_every=every)
@@ -225,6 +227,17 @@ def refuse_seed_setting(
     """One seed for all would run the same experiment once for each of --seeds."""
     for name in {text.partition("=")[0].strip() for text in settings} & options.keys():
         raise UserError(f"{given} {name} is what {options[name]} is for; give {options[name]}.")
+
+
+def refuse_twins(jobs: Sequence[Job]) -> None:
+    """What was varied must make other experiments, or one would be run several times, and shown once."""
+    known: dict[str, Job] = {}
+    for job in jobs:
+        if (twin := known.setdefault(identity(job.experiment), job)) is not job:
+            raise UserError(
+                f"{twin.name} and {job.name} are the same experiment: what differs cannot change its result, such "
+                "as where data lie and settings of [cluster]; vary something else."
+            )
 
 
 def parse_seeds(text: str, option: str = "--seeds") -> list[int]:

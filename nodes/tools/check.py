@@ -37,8 +37,7 @@ from fedsim.results.folder import RunFolder
 from nodes.display.run import Quiet
 from nodes.inprocess import Oracle, run_in_process
 from nodes.launchers import processes, zygote
-from nodes.launchers.base import LaunchOptions
-from nodes.launchers.local import LocalLauncher
+from nodes.tools.scratch import run_cluster
 
 SMALL: Layer = {
     "run": {"clients": 3, "rounds": 3},
@@ -176,11 +175,8 @@ class Examination:
     def _cluster(self, first: RunFolder) -> Iterator[Finding]:
         """The same in processes of its own, and then what they sent."""
         folder = self._new_folder(self._experiment)
-        LocalLauncher(folder, Quiet(Console(quiet=True)), LaunchOptions()).run()
-        summary = folder.summary()
-        if summary is None or not summary["completed"]:
-            differs = summary["reason"] if summary else f"its server ended; see {folder.logs / 'server.log'}"
-        elif differs := difference(first, folder):
+        differs = run_cluster(folder, Quiet(Console(quiet=True)))
+        if not differs and (differs := difference(first, folder)):
             differs += "; what a client does must not depend on other clients, but by what the server sends"
         yield Finding("a cluster gives the same bits", differs)
         if not differs:

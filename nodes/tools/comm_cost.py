@@ -29,11 +29,17 @@ from fedsim.method import Setting
 from fedsim.results.folder import RunFolder
 from fedsim.results.load import LEVELS, LoadedRun, load
 from nodes.display.run import Quiet
-from nodes.launchers.base import LaunchOptions
-from nodes.launchers.local import LocalLauncher
+from nodes.tools.scratch import run_cluster
 from protocol.ledger import BEFORE_FIRST_ROUND
 
 Layer = Mapping[str, Any]
+
+FIXED: Mapping[str, Layer] = {
+    "run": {"rehearsal": True, "participation": 1.0, "evaluate_every": 1},
+    # A round without one of its clients is no measurement.
+    "cluster": {"device": "cpu", "checkpoint_every": 0, "quorum": 1.0, "rejoin_seconds": 0.0},
+}
+"""What every rehearsal has, whatever else is set."""
 
 
 def measure_setting(
@@ -51,11 +57,7 @@ def measure_setting(
 
     A method that cannot work in this setting is a UserError, or with `leave_out_refused` listed with its reason.
     """
-    fixed = {
-        "run": {"rounds": num_rounds + 1, "rehearsal": True, "participation": 1.0, "evaluate_every": 1},
-        # A round without one of its clients is no measurement.
-        "cluster": {"device": "cpu", "checkpoint_every": 0, "quorum": 1.0, "rejoin_seconds": 0.0},
-    }
+    fixed = {**FIXED, "run": {**FIXED["run"], "rounds": num_rounds + 1}}
     wire: dict[str, Any] = {}
     for layer in layers:
         wire |= layer.get("wire", {})
@@ -99,12 +101,10 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
     found = formulae(contract)
     with tempfile.TemporaryDirectory(prefix="fedsim-") as parent:
         folder = RunFolder.create(Path(parent) / "run", experiment)
-        LocalLauncher(folder, Quiet(Console(stderr=True)), LaunchOptions(curve=curve)).run()
-        summary = folder.summary()
-        if summary is None or not summary["completed"]:
-            reason = summary["reason"] if summary else (folder.logs / "server.log").read_text().strip()
+        if reason := run_cluster(folder, Quiet(Console(stderr=True)), curve=curve):
             raise UserError(f"the rehearsal of {experiment.method_name} stopped early: {reason}")
         flows = flows_of(load(folder.path), found, letters)
+        audit = (folder.summary() or {})["audit"]
     flows = _with_encodings(flows, setting, contract)
     return MethodCost(
         name=experiment.method_name,
@@ -113,7 +113,7 @@ def rehearse(experiment: Experiment, *, curve: bool = False) -> MethodCost:
         letters={letter: letters[letter] for formula in found.values() for letter in formula.letters},
         note=contract.note,
         flows=flows,
-        audit=summary["audit"],
+        audit=audit,
     )
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
-import psutil
-
 from fedsim.errors import UserError
 from nodes.launchers.processes import available_bytes, cores
 from protocol.kernel import read_counters
@@ -42,11 +40,15 @@ class Finding:
 
 
 def examine(port: int = 0, data_dir: str = "", clients: int = 20, model_group: str = "HtFE8") -> Iterator[Finding]:
-    """All findings, in the order in which they should be mended."""
+    """All findings, in the order in which they should be mended; without its packages no more is looked at."""
     yield from check_python()
-    yield from check_packages(PACKAGES)
+    packages, imports = list(check_packages(PACKAGES)), list(check_imports())
+    yield from packages
     yield from check_namesake()
-    yield from check_imports()
+    yield from imports
+    if any(finding.level == "problem" for finding in (*packages, *imports)):
+        yield Finding("the rest", "note", "not looked at: it needs these packages", "mend them and try again")
+        return
     yield from check_gpus()
     yield from check_machine()
     yield from check_capacity(clients, model_group)
@@ -91,6 +93,7 @@ def check_imports() -> Iterator[Finding]:
     from fedsim.compat import import_torchvision
 
     loaders: dict[str, Callable[[], object]] = {
+        "psutil": lambda: importlib.import_module("psutil"),
         "torch": lambda: importlib.import_module("torch"),
         "torchvision": import_torchvision,
         "zmq": lambda: importlib.import_module("zmq"),
@@ -103,6 +106,11 @@ def check_imports() -> Iterator[Finding]:
             yield Finding(name, "problem", f"cannot be imported: {reason}", f"install {name} again")
             continue
         yield Finding(name, "ok", f"{getattr(module, '__version__', '')} imported")
+        if name == "zmq":
+            yield from _check_encryption()
+
+
+def _check_encryption() -> Iterator[Finding]:
     import zmq
 
     if zmq.has("curve"):
@@ -163,6 +171,8 @@ def check_capacity(num_clients: int, group: str) -> Iterator[Finding]:
 
 
 def check_machine() -> Iterator[Finding]:
+    import psutil
+
     available = min(psutil.virtual_memory().available, available_bytes())
     text = f"{len(cores())} cores, {available / _GIBIBYTE:.1f} GiB of memory free"
     if available < _LEAST_MEMORY_BYTES:

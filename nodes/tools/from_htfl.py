@@ -184,8 +184,8 @@ INSTEAD = {
     "time_threthold": _DEADLINE,
     "vocab_size": "the vocabulary is that of the data",
     "max_len": "the length of a text is that of the data",
-    "stable_diffusion_prompt": "the prompt is part of the generator's settings",
-    "gen_batch_size": "images are generated one by one",
+    "stable_diffusion_prompt": "the prompt is a constant, PROMPT in fedsim/generators/stable_diffusion.py",
+    "gen_batch_size": "images are generated in batches of the generator's own size",
 }
 """Flags without a counterpart, and what to do."""
 
@@ -229,7 +229,7 @@ def translate(text: str) -> Translation:
     if given.get("device") == "cpu":
         command += ["--set", "cluster.device=cpu"]
     if times > 1:
-        command += ["--seeds", ",".join(str(seed) for seed in range(1, times + 1)), "--set", "data.seed=1"]
+        command += ["--seeds", ",".join(str(seed) for seed in range(1, times + 1)), "--data-seeds", "1"]
     elif given.get("goal"):
         command += ["--out", f"runs/{given['goal']}"]
     return Translation(command, [*algorithm.differs, *_left_out(given, algorithm), *SAME])

@@ -1,5 +1,7 @@
 """`fedsim check` finds nothing wrong with what ships, and finds and names what is wrong with what is broken."""
 
+import os
+import signal
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -140,3 +142,23 @@ def test_what_is_nothing_of_the_kind_is_refused(python: Start, tmp_path: Path) -
     command = python("-m", "nodes", "check", "fedtpg")
     assert command.wait() == 2
     assert command.stderr == "error: there is no method, model or data set 'fedtpg'; did you mean fedtgp?\n"
+
+
+def test_who_stops_its_cluster_stops_the_checks(python: Start) -> None:
+    command = python("-m", "nodes", "check", "fedproto", "--set", "run.rounds=60")
+    command.role("client-00000")
+    command.send(signal.SIGINT)
+    assert command.wait() == 130
+    assert "✓ two runs give the same bits" in command.stdout
+    assert "a cluster" not in command.stdout and "all is well" not in command.stdout
+    command.wait_until_gone()
+
+
+def test_a_server_that_is_killed_is_a_finding_and_the_checks_go_on(python: Start) -> None:
+    command = python("-m", "nodes", "check", "fedproto", "--set", "run.rounds=60")
+    command.role("client-00000")
+    os.kill(command.role("server"), signal.SIGKILL)
+    assert command.wait() == 1
+    output = " ".join(command.stdout.split())
+    assert "✗ a cluster gives the same bits the server was killed by signal 9 (SIGKILL)" in output
+    assert "✓ its state survives a restart" in output and output.endswith("1 problem")

@@ -1,5 +1,6 @@
 """`fedsim comm-cost` as a user types it: real processes, real sockets, and an exit code that can be trusted."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,3 +120,12 @@ def test_a_rehearsal_that_fails_says_which_and_why(comm_cost: Callable[..., Comm
     assert command.wait() == 2
     assert command.stderr.splitlines()[-1].startswith("error: the rehearsal of odd stopped early: client ")
     assert "odd cannot be rehearsed: the size 'H' of its field 'x' is not known" in command.stderr
+
+
+def test_ctrl_c_ends_it_as_every_command(comm_cost: Callable[..., Command], tmp_path: Path) -> None:
+    command = comm_cost("--methods", "fedtgp,fedproto", "--rounds", "500")
+    command.role("client-00000")
+    command.send(signal.SIGINT)
+    assert command.wait() == 130
+    assert "error" not in command.stderr and not (tmp_path / "cost").exists()
+    command.wait_until_gone()

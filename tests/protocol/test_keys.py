@@ -45,6 +45,12 @@ class TestFiles:
         assert zmq.curve_public(pair.secret) == pair.public
         assert pair.secret not in public.read_bytes()
 
+    def test_a_folder_that_cannot_be_one_is_a_sentence(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        for folder in (tmp_path / "file", tmp_path / "file" / "keys"):
+            with pytest.raises(KeyFileError, match=rf"^{folder} cannot hold keys: .*; choose another folder\.$"):
+                keys.create(folder, "server")
+
     def test_every_pair_is_new(self, tmp_path):
         names = [keys.client_name(client) for client in range(5)]
         assert names[3] == "client-3"

@@ -25,6 +25,7 @@ from matplotlib.typing import ColorType
 from pandas import Series
 from scipy.optimize import isotonic_regression
 
+from fedsim.errors import UserError
 from fedsim.results.wording import size as in_words
 
 INK, MUTED, FAINT, GRID, PAPER = "#24292f", "#6e7781", "#c9ced6", "#e4e7eb", "#ffffff"
@@ -213,11 +214,14 @@ def place_axes(figure: Figure, corner: tuple[float, float], width: float, height
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """As PNG and as SVG; the same picture gives the same bytes."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
-    with matplotlib.rc_context({"svg.hashsalt": "fedsim"}):
-        figure.savefig(paths[0], dpi=150, bbox_inches="tight")
-        figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context({"svg.hashsalt": "fedsim"}):
+            figure.savefig(paths[0], dpi=150, bbox_inches="tight")
+            figure.savefig(paths[1], bbox_inches="tight", metadata={"Date": None})
+    except OSError as error:
+        raise UserError(f"no picture can be written to {stem.parent}: {error.strerror}.") from None
     return paths
 
 

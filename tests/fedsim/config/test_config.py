@@ -207,6 +207,8 @@ def test_an_experiment_is_complete_on_disk(tmp_path):
 def test_a_config_file_that_is_not_there_or_not_toml_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match=r"^there is no config file .*missing\.toml\.$"):
         read_toml(tmp_path / "missing.toml")
+    with pytest.raises(UserError, match=r"^the config file .* cannot be read: Is a directory\.$"):
+        read_toml(tmp_path)
     for content in (b"[run\nclients = 3", b"clients 3", b"\xff\xfe"):
         broken = tmp_path / "broken.toml"
         broken.write_bytes(content)

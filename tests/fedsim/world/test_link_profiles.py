@@ -92,6 +92,7 @@ def test_a_file_names_links_once_and_says_who_has_them(tmp_path: Path) -> None:
         ("[links]\n", "{} wants a table [clients]"),
         ('[clients]\n"0" = "4g"\n[client]\n', "{} wants a table [clients]"),
         ('[clients]\n"0" = 4\n', "{}: 0 = 4 is no text"),
+        ('links = "4g"\n[clients]\n"0" = "4g"\n', "{}: links = '4g' is no table; write [links]"),
         ("[[", "{} is not valid TOML"),
         (None, "there is no file {}"),
     ],
@@ -103,6 +104,11 @@ def test_a_file_that_says_nothing_useful_is_refused(tmp_path: Path, text: str | 
     with pytest.raises(UserError) as caught:
         mixtures.read(file, "links")
     assert str(caught.value).startswith(sentence.format(file))
+
+
+def test_a_folder_is_no_file_of_links(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r" cannot be read: Is a directory\.$"):
+        mixtures.read(tmp_path, "links")
 
 
 def test_an_experiment_without_a_world_knows_nothing_of_it() -> None:

@@ -23,7 +23,15 @@ def run(*arguments: str) -> str:
         (("--clients", ""), "--clients wants a number, or several with commas such as 10,20,50, not ''."),
         (("--link", "fast"), "--link wants the speed up and down in Mbit/s, such as 10/50, not 'fast'."),
         (("--methods", "fedtpg"), "there is no method 'fedtpg'; did you mean fedtgp?"),
-        (("--set", "method.name=fedtgp"), "--set method.name has no place here; name the methods with --methods."),
+        (("--set", "method.name=fedtgp"), "--set method.name has no place here; give --methods."),
+        (("--set", "run.clients=50"), "--set run.clients has no place here; give --clients."),
+        (("--set", "run.rounds=9"), "--set run.rounds has no place here; give --rounds."),
+        (("--set", "data.dataset=mnist"), "--set data.dataset has no place here; give --dataset."),
+        (("--set", "model.group=CNN"), "--set model.group has no place here; give --model-group."),
+        *(
+            (("--set", text), f"--set {text.partition('=')[0]} has no effect: it is fixed in a rehearsal")
+            for text in ("run.participation=0.5", "run.evaluate_every=2", "cluster.quorum=0.5")
+        ),
         (("--set", "seed=1"), "--set wants section.key=value, not 'seed=1'."),
     ],
 )

@@ -1,8 +1,10 @@
 """Doctor, completion, and that the commands which presets name exist with these options."""
 
 import configparser
+import re
 import shlex
 import socket
+import sys
 
 import click
 import pytest
@@ -69,6 +71,16 @@ def test_doctor_names_packages_that_are_missing():
     missing, rest = doctor.check_packages(("numpy", "no-such-package"))
     assert (missing.level, missing.remedy) == ("problem", "pip install no-such-package")
     assert rest.text.startswith("numpy ")
+
+
+@pytest.mark.parametrize("broken", ["torch", "psutil", "zmq"])
+def test_doctor_names_a_library_that_is_broken_and_stops(broken, monkeypatch):
+    monkeypatch.setitem(sys.modules, broken, None)  # whoever imports it gets an ImportError
+    monkeypatch.delitem(sys.modules, "nodes.tools.doctor")
+    done = CliRunner().invoke(doctor_command, [], standalone_mode=False, env={"COLUMNS": "200"})
+    assert done.return_value == 1, done.exception
+    assert re.search(rf"problem +{broken} +cannot be imported: .* → install {broken} again", done.output)
+    assert "not looked at" in done.output and "TCP" not in done.output
 
 
 def test_doctor_warns_of_another_package_of_the_same_name(monkeypatch):

@@ -53,3 +53,9 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file/x\.toml cannot be written: .*; choose another place with --out\."):
         print_commands(config.build([]), tmp_path / "file" / "x", DEFAULT_PORT)
+
+
+@pytest.mark.parametrize("out", [".", "..", "/", "runs/.."])
+def test_a_folder_without_a_name_is_refused(out: str) -> None:
+    with pytest.raises(UserError, match="is no name for a new folder; give one such as runs/mine"):
+        print_commands(config.build([{}]), Path(out), DEFAULT_PORT)

@@ -1,13 +1,16 @@
 """What a batch takes for the same run, for a finished one and for one to go on with."""
 
+import io
 import shutil
 
 import pytest
+from rich.console import Console
 
 from fedsim.config import build
 from fedsim.errors import UserError
 from fedsim.results.folder import RunFolder
-from nodes.tools.batch import folder_of, identity, parse_seeds, prepare, state_of
+from nodes.launchers import zygote
+from nodes.tools.batch import Batch, Job, folder_of, identity, parse_seeds, prepare, state_of
 
 
 def experiment(**sections):
@@ -38,6 +41,7 @@ def test_checkpoints_are_on_unless_the_user_chose():
     assert prepare(experiment(run={"rounds": 1000})).cluster.checkpoint_every == 50
     assert prepare(experiment(run={"rounds": 10})).cluster.checkpoint_every == 5
     assert prepare(experiment(cluster={"checkpoint_every": 2})).cluster.checkpoint_every == 2
+    assert prepare(experiment(), is_chosen=True).cluster.checkpoint_every == 0
 
 
 def test_states(tmp_path):
@@ -106,3 +110,21 @@ def test_own_code_is_known_by_its_content_wherever_it_lies(tmp_path):
     assert folder.path.name.startswith("mine-digits-seed1-")
     assert identity(folder.experiment()) == first, "and of its copy"
     assert identity(mine("here", "from fedsim.methods.local import Client\n# edited\n")) != first
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "in_notebook", "moves"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_what_moves_is_drawn_on_a_real_terminal_alone(tmp_path, monkeypatch, is_terminal, in_notebook, moves):
+    """All three ask for colours: a pipe with FORCE_COLOR, and a notebook's "!", which is a terminal of a kind."""
+    monkeypatch.setattr(zygote, "preload", lambda: None)
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    if in_notebook:
+        monkeypatch.setenv("JPY_PARENT_PID", "1")
+    folder = RunFolder.create(folder_of(tmp_path, experiment()), experiment())
+    folder.write_summary({"completed": True})
+    file = io.StringIO()
+    file.isatty = lambda: is_terminal
+    console = Console(file=file, force_terminal=True, _environ={"TERM": "xterm"})
+    assert Batch(tmp_path, [Job("one", experiment())], console).run()
+    assert ("\x1b[?25l" in file.getvalue()) == moves, "it hides the cursor"

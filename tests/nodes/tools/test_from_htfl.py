@@ -10,6 +10,9 @@ from fedsim.errors import FedsimError
 from nodes.cli import fedsim
 from nodes.cli._experiment import build_experiment
 from nodes.cli.from_htfl import command
+from nodes.cli.sweep import SEED_OPTIONS
+from nodes.cli.sweep import command as sweep
+from nodes.tools.batch import refuse_seed_setting
 from nodes.tools.from_htfl import ALGORITHMS, EVERYWHERE, FAMILIES, FLAGS, INSTEAD, SETTINGS, translate
 
 
@@ -45,10 +48,12 @@ def test_values_that_were_not_given_are_those_of_the_other_library() -> None:
 
 
 def test_several_times_are_a_sweep_over_seeds_of_one_partition() -> None:
-    words = shlex.join(translate("-algo FD -m HtFE-img-2 -t 3").command)
+    words = shlex.split(str(translate("-algo FD -m HtFE-img-2 -t 3")))
 
-    assert words.startswith("fedsim sweep --method feddistill")
-    assert "--seeds 1,2,3" in words and "data.seed=1" in words
+    assert words[:2] == ["fedsim", "sweep"]
+    given = sweep.make_context("sweep", words[2:]).params
+    assert (given["method"], given["seeds"], given["data_seeds"]) == ("feddistill", "1,2,3", "1")
+    refuse_seed_setting(given["settings"], SEED_OPTIONS)
 
 
 def test_what_has_no_counterpart_is_named_with_what_to_do() -> None:

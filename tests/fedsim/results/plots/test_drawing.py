@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from fedsim.errors import UserError
 from fedsim.results.plots import drawing
 
 
@@ -76,3 +77,9 @@ def test_colours_of_the_page_are_defined_for_both_themes():
             assert f"--{name}: {colour};" in light
     luminances = [np.mean([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) for colour in drawing.PALETTE]
     assert max(luminances) < 200  # all show on white
+
+
+def test_a_place_that_takes_no_pictures_is_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^no picture can be written to .*/file: File exists\.$"):
+        drawing.save(drawing.new_figure(2, 2), tmp_path / "file" / "some")
