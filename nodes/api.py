@@ -26,6 +26,8 @@ from nodes.cli._experiment import build_experiment, default_folder
 from nodes.launchers.processes import die_with_parent
 
 _SECTIONS = ("run", "data", "model", "train", "cluster", "wire", "world")
+_SHORT = {"data": "dataset", "model": "model_group", "method_options": "method"}
+"""What is meant where one of these is given a name."""
 _PROJECT = Path(__file__).resolve().parent.parent
 _COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 """What notebooks set to get colours from programs that they start; plain lines are right everywhere."""
@@ -59,10 +61,17 @@ def build(
     **options: Any,
 ) -> Experiment:
     """The experiment that these arguments mean, checked as on the command line."""
-    layers = [{name: dict(options[name])} for name in _SECTIONS if options.get(name) is not None]
+    layers = [{name: _mapping(name, options[name])} for name in _SECTIONS if options.get(name) is not None]
     short = {name: value for name, value in options.items() if name not in _SECTIONS}
-    layers.append({"method": dict(method_options or {})})
+    layers.append({"method": _mapping("method_options", method_options or {})})
     return build_experiment(preset, method=method, layers=layers, tell=tell, **short)
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        short = f"; {_SHORT[name]} takes a name" if name in _SHORT else ""
+        raise UserError(f'{name} = {value!r} is not valid: give a dictionary such as {{"option": value}}{short}.')
+    return dict(value)
 
 
 def _refuse_inside_a_run() -> None:

@@ -1,5 +1,6 @@
 """`fedsim new`: a file to start from, for a method, a model or data of your own."""
 
+import shlex
 from importlib import resources
 from pathlib import Path
 
@@ -32,4 +33,5 @@ def command(kind: str, file: Path) -> None:
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}.") from None
     what = {"method": "", "model": ":Small", "data": ":load"}[kind]
-    click.echo(f"wrote {file}; try it with: fedsim check ./{file}{what}")
+    place = file if file.is_absolute() else f"./{file}"
+    click.echo(f"wrote {file}; try it with: fedsim check {shlex.quote(f'{place}{what}')}")

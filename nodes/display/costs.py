@@ -17,7 +17,6 @@ from fedsim.results.wording import difference_line, size
 
 _COLUMNS_FOR_FULL_NUMBERS = 132
 _COLUMNS_FOR_ALL_LEVELS = 100
-_SECONDS_PER_HOUR = 3600
 
 
 def show_setting(console: Console, setting: SettingCosts, link: Link | None = None) -> None:

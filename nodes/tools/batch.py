@@ -143,7 +143,7 @@ class Batch:
     def conclude(self, shown: Comparison, written: Comparison, stem: Path) -> int:
         """Show a table, write one (of all that is finished, whatever part was asked for), give the exit code."""
         headings, cells = shown.grid()
-        is_number = [heading.endswith(("(%)", "round", "runs", "difference")) for heading in headings]
+        is_number = [heading.endswith(("(%)", "runs", "difference")) for heading in headings]
         columns = [
             Column(text, justify="right" if it else "left") for text, it in zip(headings, is_number, strict=True)
         ]

@@ -247,7 +247,12 @@ class Examination:
             outcome.write_bytes(msgspec.json.encode(_attempt(main, folder)))
             return 0
 
-        _, status = os.waitpid(zygote.fork(child), 0)
+        process = zygote.fork(child)
+        try:
+            _, status = os.waitpid(process, 0)
+        except KeyboardInterrupt:  # it must not go on writing while its folder is removed
+            zygote.stop_process(process)
+            raise
         if not outcome.exists():
             return folder, Failure("error", f"its process {processes.describe_exit(status)}")
         return folder, msgspec.json.decode(outcome.read_bytes(), type=Failure | None)

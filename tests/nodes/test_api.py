@@ -67,6 +67,23 @@ def test_arguments_become_an_experiment() -> None:
     assert (preset.data.dataset, preset.run.clients, preset.method_name) == ("fmnist", 7, "feddistill")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("data", "digits", "; dataset takes a name"),
+        ("model", "HtFE8", "; model_group takes a name"),
+        ("method_options", "tau=5", "; method takes a name"),
+        ("train", 0.1, ""),
+        ("run", ["rounds"], ""),
+    ],
+)
+def test_a_section_that_is_no_dictionary_is_one_sentence(name: str, value: object, hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        api.build(**{name: value})
+    wanted = f'{name} = {value!r} is not valid: give a dictionary such as {{"option": value}}{hint}.'
+    assert str(caught.value) == wanted
+
+
 def test_every_option_of_the_command_line_is_an_argument_with_a_word_on_it() -> None:
     arguments = inspect.signature(fedsim.run).parameters
     sections = {field.name for field in msgspec.structs.fields(Experiment)} - {"method"}

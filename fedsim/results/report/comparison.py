@@ -12,8 +12,6 @@ from fedsim.presets.tables import Printed
 from fedsim.results.load import load
 
 PERCENT = 100.0
-COUNTS = {True: "best round (%)", False: "last round"}
-"""Of a share and of any other number: whether more or less of it is better, nobody says."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of a table or one combination of a sweep."""
+    """One cell of a table."""
 
     labels: Mapping[str, str]
     metric: str
@@ -56,7 +54,7 @@ class Comparison:
 
     title: str
     scale: str
-    """How ours came about, for the heading of our column: "quick scale"; empty for a sweep."""
+    """How ours came about, for the heading of our column: "quick scale"."""
     notes: Sequence[str]
     rows: Sequence[Row]
     is_comparable: bool = True
@@ -65,7 +63,7 @@ class Comparison:
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Headings and cells as text, without columns that would say nothing."""
         several_metrics = len({row.metric for row in self.rows}) > 1
-        ours = f"ours, {self.scale} (%)" if self.scale else COUNTS[describe(self.rows[0].metric).is_share]
+        ours = f"ours, {self.scale} (%)"
         cells = [
             {
                 **row.labels,

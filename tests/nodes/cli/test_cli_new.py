@@ -29,6 +29,12 @@ def test_a_method_says_its_name_and_how_to_try_it(home):
     assert text.startswith('"""fedmine: ') and "fedsim check ./fedmine.py" in text and "FILE" not in text
 
 
+def test_the_command_to_try_it_is_one_that_can_be_typed(home):
+    (home / "a folder").mkdir()
+    assert new("method", str(home / "mine.py")).endswith(f": fedsim check {home}/mine.py\n")
+    assert new("model", "a folder/nets.py").endswith(": fedsim check './a folder/nets.py:Small'\n")
+
+
 @pytest.mark.parametrize(("kind", "name"), [("model", "Small"), ("data", "load")])
 def test_models_and_data_have_names_of_their_own(kind, name):
     assert new(kind, "some.py") == f"wrote some.py; try it with: fedsim check ./some.py:{name}\n"
