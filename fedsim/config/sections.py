@@ -148,8 +148,8 @@ class Train(Section, frozen=True, kw_only=True):
 
 
 class Cluster(Section, frozen=True, kw_only=True):
-    """How it is run: none of these may change a result, except device, deterministic and server_threads, by
-    rounding."""
+    """How it is run. The same answers give the same result, but for device, deterministic and server_threads, by
+    rounding; quorum, deadline_seconds and rejoin_seconds decide whose answers count when some are late or lost."""
 
     device: Literal["auto", "cpu"] = "auto"
     """auto: the GPUs of each host where there are any. Results on a GPU differ from those on a CPU by rounding."""

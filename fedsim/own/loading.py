@@ -1,8 +1,8 @@
 """A user's own Python code: the one door through which it comes in.
 
 A place is a file, or a module that Python finds. Of a file only the file itself is run, under a name of its own
-and with sys.path as it was, so nothing beside it is picked up by accident. Code never travels: every node names
-its own copy, and `sha256` tells whether two are equal.
+and with sys.path as it was, so nothing beside it is picked up by accident. The server sends no code: every node
+names its own copy, and `sha256` tells whether two are equal.
 
 A run folder keeps copies. One of them runs as the file that it was copied from: it has that file's `__file__`, so
 what lies beside the original is found, and where that has been imported already it is the same module.

@@ -144,6 +144,11 @@ def plan_host(options: ClientOptions, expected: Expected) -> HostPlan:
     notes = []
     if options.device == "auto" and not names and (built_for := gpus.other_accelerator()):
         notes.append(f"torch is built for {built_for}, which fedsim does not use; clients train on the cores.")
+    if untold := [name for name, gpu in known.items() if gpu.free_bytes is None]:
+        notes.append(
+            f"the driver does not tell how much memory is free on GPU {', '.join(untold)}, so nobody knows "
+            "whether the clients fit there; cluster.compute=shared takes least."
+        )
     compute = options.compute
     memories = _memories(placements, known, expected)
     for memory in memories:
@@ -168,7 +173,7 @@ def _memories(
     found = [
         memory(f"GPU {name}", gpu.free_bytes, CONTEXT_BYTES, on_gpu[name])
         for name, gpu in known.items()
-        if name in on_gpu
+        if name in on_gpu and gpu.free_bytes is not None
     ]
     machine = [memory("memory", processes.available_bytes(), 0, list(placements))] if placements else []
     return found + machine

@@ -30,7 +30,8 @@ class Gpu:
 
     index: str
     uuid: str
-    free_bytes: int
+    free_bytes: int | None
+    """None where the driver does not tell, as of GPUs that share the machine's memory."""
 
     def is_called(self, name: str) -> bool:
         """As CUDA reads names: a number, or the beginning of a UUID."""
@@ -66,7 +67,10 @@ def described() -> list[Gpu]:
     except (OSError, subprocess.SubprocessError):
         return []
     cells = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
-    return [Gpu(index, uuid, int(free) * _MEBIBYTE) for index, uuid, free in cells if free.isdigit()]
+    return [
+        Gpu(index, uuid, int(free) * _MEBIBYTE if free.isdigit() else None)  # else it says [N/A]
+        for index, uuid, free in cells
+    ]
 
 
 def look_up(names: Sequence[str]) -> dict[str, Gpu]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import wait_for
+from commands import PROJECT, wait_for
 
 from benchmarks._ports import free_port
 
@@ -25,7 +25,7 @@ HOST_PROGRAM = "nodes.launchers.host"
 MACHINES = ("one", "two", "three")
 ENTER = """#!/bin/sh
 test -e {folder}/closed-$1 && {{ echo "machine $1 is closed" >&2; exit 255; }}
-export TEST_MACHINE=$1
+export TEST_MACHINE=$1 PYTHONPATH={project}
 exec sh -c "$SSH_ORIGINAL_COMMAND"
 """
 SSHD = """\
@@ -127,7 +127,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Ssh]
         f'command="{folder}/enter {machine}" {(folder / f"{machine}.pub").read_text()}' for machine in MACHINES
     ]
     (folder / "authorized").write_text("".join(lines))
-    (folder / "enter").write_text(ENTER.format(folder=folder))
+    (folder / "enter").write_text(ENTER.format(folder=folder, project=PROJECT))
     (folder / "sshd_config").write_text(SSHD.format(folder=folder, port=port))
     (folder / "ssh_config").write_text(
         "".join(

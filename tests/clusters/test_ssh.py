@@ -41,7 +41,7 @@ def test_two_hosts_give_the_same_bits(run: Callable[..., Run], reference: Callab
 def test_own_code_goes_through_the_connection(
     run: Callable[..., Run], tmp_path: Path, reference: Callable[..., Path]
 ) -> None:
-    (tmp_path / "mine.py").write_text("from fedsim.methods.fedproto import *\n")
+    (tmp_path / "mine.py").write_bytes(b"from fedsim.methods.fedproto import *\r\n")
     done = run("--method", "./mine.py").succeed()
     assert bits(done.folder) == bits(reference())
 

@@ -45,7 +45,7 @@ def test_memory_of_executors_does_not_grow_with_clients_on_a_gpu():
 def machine(monkeypatch):
     """`machine(free, gpu_free, ...)`: so much memory, and a GPU for each further figure."""
 
-    def make(free: int, *gpu_free: int) -> None:
+    def make(free: int, *gpu_free: int | None) -> None:
         there = [Gpu(str(n), f"GPU-{n}", size) for n, size in enumerate(gpu_free)]
         monkeypatch.setattr(processes, "available_bytes", lambda: free)
         monkeypatch.setattr(gpus, "described", lambda: there)
@@ -68,6 +68,15 @@ def test_a_gpu_whose_clients_do_not_fit_decides_for_the_host(machine):
     assert {item.environment["CUDA_VISIBLE_DEVICES"] for item in plan.placements.values()} == {"0", "1"}
     plan = plan_host(replace(OPTIONS, device="cpu"), Expected())
     assert plan.compute == "own" and plan.placements[0].device == "cpu"
+
+
+def test_a_gpu_whose_free_memory_is_not_told_is_used_and_that_is_said(machine):
+    machine(60 * GIBIBYTE, None, 40 * GIBIBYTE)
+    plan = plan_host(OPTIONS, Expected())
+    assert {item.environment["CUDA_VISIBLE_DEVICES"] for item in plan.placements.values()} == {"0", "1"}
+    assert [memory.name for memory in plan.memories] == ["GPU 1", "memory"] and plan.compute == "own"
+    (note,) = plan.notes
+    assert note.startswith("the driver does not tell how much memory is free on GPU 0, so nobody knows")
 
 
 def test_models_that_fit_no_gpu_are_said(machine):

@@ -109,6 +109,14 @@ def test_otherwise_the_driver_is_asked(monkeypatch):
     assert visible_gpus({}) == ["0", "1"] and asked == ["nvidia-smi"]
 
 
+def test_a_gpu_whose_free_memory_is_not_told_is_one_all_the_same(monkeypatch):
+    """Such as those that share the memory of their machine."""
+    told = subprocess.CompletedProcess([], 0, stdout="0, GPU-8932f937-d72c, [N/A]\n1, GPU-1a2b3c4d-0000, 100\n")
+    monkeypatch.setattr(gpu_facts.subprocess, "run", lambda *_, **__: told)
+    assert visible_gpus({}) == ["0", "1"]
+    assert look_up(["0"]) == {"0": Gpu("0", "GPU-8932f937-d72c", None)}
+
+
 @pytest.mark.parametrize(
     "error",
     [
