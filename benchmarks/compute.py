@@ -49,15 +49,18 @@ def file_bytes() -> int:
 
 
 def pss_bytes() -> tuple[int, list[int]]:
-    """(of all processes of the run, of each client)."""
-    total, clients = 0, []
-    for process in psutil.Process().children(recursive=True):
-        try:
+    """(of all processes of the run, of each client). The server, which the launcher started first, is stopped
+    meanwhile: with hundreds of clients a run would be over before all have been read."""
+    server, *_ = sorted(psutil.Process().children(), key=psutil.Process.create_time)
+    server.suspend()
+    try:
+        total, clients = 0, []
+        for process in psutil.Process().children(recursive=True):
             pss, output = process.memory_full_info().pss, Path(f"/proc/{process.pid}/fd/1").readlink()
-        except (psutil.NoSuchProcess, OSError):
-            continue
-        total += pss
-        clients += [pss] if output.name.startswith("client-") else []
+            total += pss
+            clients += [pss] if output.name.startswith("client-") else []
+    finally:
+        server.resume()
     return total, clients
 
 
@@ -113,6 +116,8 @@ def main() -> None:
                 seconds = time.monotonic() - started
                 metrics.add((folder.path / "metrics.csv").read_bytes())
                 audit = folder.summary()["audit"]  # type: ignore[index]
+            if len(observer.trained) != num_clients:
+                raise SystemExit(f"{len(observer.trained)} of {num_clients} clients were there to be looked at")
             totals[way][num_clients] = observer.total + observer.files
             rows.append(_row(num_clients, way, observer, seconds, f"{audit['agree']} of {audit['connections']}"))
         print(f"{num_clients} clients: {'the same bits' if len(metrics) == 1 else 'the bits DIFFER'}", flush=True)
