@@ -136,6 +136,12 @@ class Command:
         """All processes of this command that run now."""
         return runs.alive(self.pid)
 
+    def left(self) -> list[int]:
+        """Those that still run a moment after the end: on a busy machine, whoever is killed needs one to go."""
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: not self.alive(), "", seconds=10)
+        return self.alive()
+
     def wait_until_gone(self) -> None:
         wait_for(lambda: not self.alive(), f"something of {' '.join(self.argv)} is still running")
 

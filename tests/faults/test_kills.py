@@ -57,7 +57,7 @@ def test_nothing_survives_a_launcher_that_had_stopped_reading(running: Callable[
     run.command.send(signal.SIGKILL)
     run.command.wait_until_gone()
     assert run.command.wait() == -signal.SIGKILL
-    assert not run.command.alive()
+    assert not run.command.left()
 
 
 def test_a_killed_server_is_named_takes_everything_with_it_and_can_be_gone_on_with(
@@ -70,7 +70,7 @@ def test_a_killed_server_is_named_takes_everything_with_it_and_can_be_gone_on_wi
     starts_over = "(no checkpoint was saved, so it starts over; --checkpoint-every 1 saves one each round)"
     sentence = "error: the server was killed by signal 9 (SIGKILL)."
     assert run.command.stderr == f"{sentence}\n{go_on} {starts_over}\n"
-    assert not run.command.alive()
+    assert not run.command.left()
 
 
 def test_a_killed_server_with_a_checkpoint_comes_with_the_command_to_go_on(running: Callable[..., Run]) -> None:
@@ -80,7 +80,7 @@ def test_a_killed_server_with_a_checkpoint_comes_with_the_command_to_go_on(runni
     assert run.command.wait() == 2
     command = f"python run_cluster.py --resume {run.folder}"
     assert run.command.stderr.endswith(f"(SIGKILL).\ngo on with: {command}\n")
-    assert not run.command.alive()
+    assert not run.command.left()
 
 
 def test_the_run_goes_on_without_a_client_that_was_killed(cluster: Callable[..., Run]) -> None:
@@ -117,7 +117,7 @@ def test_a_round_without_quorum_ends_the_run_with_a_sentence(running: Callable[.
     os.kill(run.command.role("client-00003"), signal.SIGKILL)
     os.kill(first, signal.SIGKILL)
     assert run.command.wait() == EXIT_LACKS_CLIENTS
-    assert not run.command.alive()
+    assert not run.command.left()
     reason = run.summary["reason"]
     found = re.fullmatch(
         rf"round (\d+) lacks 2 of 4 clients \(client 0: {GONE}, client 3: {GONE}\), "
@@ -174,7 +174,7 @@ def test_when_all_clients_die_with_nothing_saved_the_run_ends(running: Callable[
     run = running(*SOON)
     os.kill(run.command.role("clients"), signal.SIGKILL)
     assert run.command.wait() == EXIT_LACKS_CLIENTS
-    assert not run.command.alive()
+    assert not run.command.left()
     assert re.match(r"round \d+ lacks [1-4] of 4 clients", run.summary["reason"])
 
 
@@ -200,7 +200,7 @@ def test_a_client_that_hangs_is_late_and_leaves_no_process_behind(cluster: Calla
     assert late["reason"].startswith("late (")
     os.kill(run.command.role("client-00001"), signal.SIGCONT)
     run.succeed()
-    assert not run.command.alive()
+    assert not run.command.left()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_the_run_with_its_results_so_far(
     run = running()
     (run.command.send_to_all if whom == "group" else run.command.send)(number)
     assert run.command.wait() == 1
-    assert not run.command.alive()
+    assert not run.command.left()
     assert "Traceback" not in run.command.stdout + run.command.stderr
     summary = run.summary
     assert not summary["completed"] and summary["reason"].startswith("the run was stopped")
@@ -255,7 +255,7 @@ def test_ctrl_c_while_clients_are_joining_leaves_nothing(cluster: Callable[..., 
     run.command.send_to_all(signal.SIGINT)
     os.kill(held, signal.SIGCONT)
     assert run.command.wait() in (1, 2, 130)  # it depends on how far the launcher had come
-    assert not run.command.alive()
+    assert not run.command.left()
 
 
 def test_a_run_whose_clients_never_come_says_who_is_missing(

@@ -187,7 +187,7 @@ def test_a_disk_that_fills_is_a_sentence_and_the_run_goes_on_when_there_is_room(
     said = run.command.stdout + run.command.stderr
     sentence = f"no space is left on the disk of {run.folder}; what was written is kept: make room and go on with"
     assert f"the server failed: {sentence} --resume." in said and "Traceback" not in said
-    assert not run.command.alive()
+    assert not run.command.left()
     for log in (run.folder / "logs").iterdir():
         assert "Traceback" not in log.read_text(), log
     assert [row["round"] for row in rows(run.folder / "metrics.csv")][:2] == ["0", "1"]
@@ -207,7 +207,7 @@ def test_a_broken_manifest_is_a_sentence(cluster: Cluster, resume: Callable[[Run
     assert resumed.command.wait() != 0
     said = resumed.command.stdout + resumed.command.stderr
     assert "manifest.json is not a checkpoint manifest" in said and "Traceback" not in said
-    assert not resumed.command.alive()
+    assert not resumed.command.left()
     assert (run.folder / "metrics.csv").read_bytes() == before
 
 
@@ -402,7 +402,7 @@ def test_clients_whose_server_was_killed_give_up_after_their_patience(
             == 1
         )
     assert "Traceback" not in clients.stderr
-    assert not clients.alive()
+    assert not clients.left()
 
 
 def test_a_copied_run_folder_is_enough_to_go_on_elsewhere(

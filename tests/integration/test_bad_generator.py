@@ -24,7 +24,7 @@ def complaint(python: Start, tmp_path: Path) -> Callable[..., str]:
         options = (*TINY, "--method", "fedktl", "--dataset", "./grey.npz", *words, *flags, "--out", "run")
         command = python(PROJECT / "run_cluster.py", *options)
         assert command.wait() == 2, command.stdout + command.stderr
-        assert not command.alive() and sorted(tmp_path.rglob("*")) == before
+        assert not command.left() and sorted(tmp_path.rglob("*")) == before
         assert command.stdout == "" and command.stderr.count("\n") == 1
         return command.stderr.removeprefix("error: ").rstrip("\n")
 

@@ -26,7 +26,7 @@ def complaint(python: Start, tmp_path: Path) -> Callable[..., str]:
         command = python(*argv, **environment)
         assert command.wait() == code, command.stdout + command.stderr
         assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
-        assert not command.alive()
+        assert not command.left()
         return sentence_of(command)
 
     return run

@@ -19,7 +19,7 @@ SEND_WEIGHTS = 'arrays["weights"] = np.ones(9, np.float32)'
 def why_it_stopped(run: Run) -> str:
     """It exits with 1, says why, keeps its results and leaves nothing running."""
     assert run.command.wait() == 1
-    assert not run.command.alive()
+    assert not run.command.left()
     assert "Traceback" not in run.command.stdout + run.command.stderr
     assert not run.summary["completed"]
     reason: str = run.summary["reason"]

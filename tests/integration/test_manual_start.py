@@ -176,7 +176,7 @@ def test_slurms_warning_ends_a_server_with_the_command_to_go_on(
     run.command.send(signal.SIGUSR1)
     assert run.command.wait() == 1
     assert run.summary["reason"] == "the run was stopped (SIGUSR1, a warning that the time is over soon)"
-    assert f"--resume {run.folder}\n" in run.command.stdout
+    assert f"--resume {run.folder} --bind 'tcp://127.0.0.1:*'\n" in run.command.stdout
     host.succeed()
     assert host.stdout.count("the run was stopped (SIGUSR1") == 3
 
