@@ -1,5 +1,6 @@
 """A server without a network: the real reception, loop and learner, with peers whose every word a test chooses."""
 
+import csv
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -167,6 +168,14 @@ class Stage:
             if client not in self.peers:
                 self.peer(client, habits.get(f"client_{client}"))
         return self.loop.run()
+
+    def rows(self) -> list[dict[str, str]]:
+        """Of metrics.csv."""
+        with (self.folder.path / "metrics.csv").open() as file:
+            return list(csv.DictReader(file))
+
+    def clients_by_round(self) -> list[int]:
+        return [int(row["clients"]) for row in self.rows()]
 
     def events_of(self, *kinds: str) -> list[dict[str, Any]]:
         """What was said of these kinds, or at all, without when."""

@@ -1,6 +1,5 @@
 """The server's loop with peers that are late, lost, back, refused, failing or twice as eager, and no network."""
 
-import csv
 from collections.abc import Callable
 
 import numpy as np
@@ -8,24 +7,12 @@ import pytest
 from stage import Peer, Stage, in_round, prototypes
 
 import nodes.work
-from fedsim.contract import Contract, Field, Payload
 from fedsim.method import Step
-from nodes.border import Border
 from nodes.server.reception import Rejected
 from protocol import messages
-from protocol.codec import decode
 
 Build = Callable[..., Stage]
 NOBODY = -1
-
-
-def rows(play: Stage) -> list[dict[str, str]]:
-    with (play.folder.path / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
-def clients_by_round(play: Stage) -> list[int]:
-    return [int(row["clients"]) for row in rows(play)]
 
 
 def hang_up(peer: Peer, work: messages.Work) -> None:
@@ -101,7 +88,7 @@ def test_who_is_only_asked_to_save_is_sent_nothing_else(stage: Build) -> None:
             item for item in play.peers[client].heard if isinstance(item, messages.Work) and item.round == 1
         )
         assert asked.save and asked.train == (client in cohort) and not asked.evaluate
-    assert clients_by_round(play)[1] == 2  # the others had no part in it
+    assert play.clients_by_round()[1] == 2  # the others had no part in it
 
 
 def test_a_place_has_as_many_clients_at_work_as_slots_and_the_longest_goes_first(stage: Build) -> None:
@@ -153,7 +140,7 @@ def test_no_slot_is_held_while_large_messages_travel(stage: Build, monkeypatch: 
     for message, direction in (("delivered", "up"), ("turn", "down"), ("done", "up")):
         assert play.booked(message=message, direction=direction, purpose="control") > 0
         assert play.booked(message=message) == play.booked(message=message, purpose="control")
-    assert all(row["lost"] == "0" for row in rows(play))
+    assert all(row["lost"] == "0" for row in play.rows())
 
 
 def test_words_about_work_of_another_round_change_nothing(stage: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +153,7 @@ def test_words_about_work_of_another_round_change_nothing(stage: Build, monkeypa
                 peer.socket.send(kind(run=peer.run, round=round, attempt=work.attempt + 1))
         peer.answer(work)
 
-    assert play.run(client_1=chatter).completed and clients_by_round(play) == [2, 2, 2]
+    assert play.run(client_1=chatter).completed and play.clients_by_round() == [2, 2, 2]
 
 
 def test_a_flood_of_strangers_does_not_fill_the_log(stage: Build) -> None:
@@ -188,7 +175,7 @@ def test_a_late_client_is_left_out_and_its_answer_of_that_round_is_booked_and_fo
 
     # Client 2 makes round 1 last long enough for the answer of round 0 to come in the middle of it.
     outcome = play.run(client_1=in_round(0, after(12)), client_2=in_round(1, after(5)))
-    assert outcome.completed and clients_by_round(play) == [2, 3, 3]
+    assert outcome.completed and play.clients_by_round() == [2, 3, 3]
     assert play.events_of("left_out") == [
         {"event": "left_out", "round": 0, "client": 1, "reason": "late (10 s)"},
     ]
@@ -224,14 +211,14 @@ def test_a_client_that_lost_its_connection_is_asked_again_and_counts_once(stage:
         *(("asked", 0, 1), ("asked", 0, 0), ("answered", 0, 0), ("lost", 0, 1), ("returned", 0, 1)),
         ("asked", 0, 1),
     ]
-    assert play.peers[1].works() == [(0, 0), (0, 1), (1, 0)] and clients_by_round(play) == [2, 2]
+    assert play.peers[1].works() == [(0, 0), (0, 1), (1, 0)] and play.clients_by_round() == [2, 2]
     assert len([item for item in play.peers[1].heard if isinstance(item, messages.Welcome)]) == 1
 
 
 def test_a_lost_client_is_waited_for_once(stage: Build) -> None:
     play = stage(run={"clients": 3, "rounds": 3}, cluster={"rejoin_seconds": 30})
     assert play.run(client_1=in_round(1, hang_up)).completed
-    assert clients_by_round(play) == [3, 2, 2, 2]
+    assert play.clients_by_round() == [3, 2, 2, 2]
     assert play.happened("lost", "left_out") == [("lost", 1, 1), *(("left_out", round, 1) for round in (1, 2, 3))]
     assert {item["reason"] for item in play.events_of("left_out")} == {"lost for 30 s"}
     assert play.clock.now == pytest.approx(1000.0 + 30, abs=0.5)
@@ -260,7 +247,7 @@ def test_without_a_quorum_the_run_ends_with_a_sentence(stage: Build) -> None:
         "round 1 lacks 2 of 3 clients (client 0: late (10 s), client 2: lost for 30 s since round 1), and "
         "cluster.quorum = 0.75 must answer; who is late needs more than cluster.deadline_seconds = 10."
     )
-    assert len(rows(play)) == 1 and play.peers[1].last() == messages.Stop(reason=outcome.reason)
+    assert len(play.rows()) == 1 and play.peers[1].last() == messages.Stop(reason=outcome.reason)
 
 
 def test_who_is_lost_while_others_join_and_later_again_is_missing_since_the_later_time(stage: Build) -> None:
@@ -315,7 +302,7 @@ def test_a_client_that_was_started_again_restores_itself_and_is_asked_again(stag
     ]
     again = play.peers[1]
     assert isinstance(again.heard[0], messages.Welcome) and again.heard[0].restore == 0
-    assert again.works() == [(1, 1), (2, 0)] and clients_by_round(play) == [2, 2, 2]
+    assert again.works() == [(1, 1), (2, 0)] and play.clients_by_round() == [2, 2, 2]
 
 
 def test_before_its_first_answer_a_client_may_begin_anew(stage: Build) -> None:
@@ -344,7 +331,7 @@ def test_a_client_that_was_started_again_is_not_asked_before_it_is_ready(stage: 
         peer.answer(work)
 
     play.peer(1, in_round(0, replace), slots=1)
-    assert play.run().completed and clients_by_round(play) == [2, 2]
+    assert play.run().completed and play.clients_by_round() == [2, 2]
     told = [item for item in play.happened("asked", "lost", "client_ready", "answered") if item[-1] == 0]
     assert told[1:6] == [
         *(("lost", 0, 0), ("client_ready", 0), ("asked", 0, 0), ("answered", 0, 0), ("asked", 1, 0)),
@@ -419,130 +406,7 @@ def test_a_state_that_was_saved_in_this_very_round_counts_at_once(stage: Build) 
     slow = in_round(0, lambda peer, work: peer.clock.after(60, lambda: peer.answer(work)))
     assert play.run(client_0=slow, client_1=answer_and_die).completed
     assert play.events_of("restored") == [{"event": "restored", "client": 1, "round": 0}]
-    assert play.peers[1].works() == [(1, 0)] and clients_by_round(play) == [2, 2]
-
-
-def test_a_set_up_goes_to_everyone_once_and_again_to_whoever_was_started_again(stage: Build) -> None:
-    counts = Field(Payload.COUNTS, "C", "int32")
-    play = stage(
-        run={"clients": 2, "rounds": 1},
-        contract=Contract(setup_up={"counts": counts}, setup_down={"counts": counts}),
-    )
-    seen: list[tuple[int, int, list[int]]] = []
-
-    def setup(uploads):  # of the server's half
-        seen.extend((item.client, item.num_train, item.arrays["counts"].tolist()) for item in uploads)
-        return {"counts": sum(item.arrays["counts"] for item in uploads)}
-
-    play.learner.server.setup = setup
-    play.learner.server.aggregate = lambda round, uploads: Step({}, {}, {})
-
-    def nothing(peer: Peer, work: messages.Work) -> None:
-        peer.answer(work, {})
-
-    def die(peer: Peer, work: messages.Work) -> None:
-        peer.socket.cut()
-        play.peer(1, nothing, setup=given[1])
-
-    given = [{"counts": np.array(held, np.int32)} for held in ([1, 2, 3], [10, 0, 5])]
-    play.peer(0, nothing, setup=given[0])
-    first = play.peer(1, die, setup=given[1])
-    assert play.run().completed
-    assert seen == [(0, 10, [1, 2, 3]), (1, 20, [10, 0, 5])]  # the second set-up of client 1 changes nothing
-    for peer in (play.peers[0], first, play.peers[1]):
-        assert [messages.kind_of(message) for message in peer.heard[:3]] == ["welcome", "setup", "work"]
-    assert play.booked("elements", direction="down", purpose="setup") == 3 * 3
-    assert play.booked("elements", direction="up", purpose="setup") == 3 * 3
-
-
-def with_set_up(stage: Build, **sections: dict[str, object]) -> tuple[Stage, Callable[..., Peer]]:
-    """A method that only agrees on something, and `peer(client, habit)` with its part of it."""
-    counts = Field(Payload.COUNTS, "C", "int32")
-    play = stage(**sections, contract=Contract(setup_up={"counts": counts}, setup_down={"counts": counts}))
-    play.learner.server.setup = lambda uploads: {"counts": sum(item.arrays["counts"] for item in uploads)}
-    play.learner.server.aggregate = lambda round, uploads: Step({}, {}, {})
-
-    def nothing(peer: Peer, work: messages.Work) -> None:
-        peer.answer(work, {})
-
-    def peer(client: int, habit: Callable[..., object] = nothing) -> Peer:
-        return play.peer(client, habit, setup={"counts": np.full(3, client + 1, np.int32)})
-
-    return play, peer
-
-
-def kinds(peer: Peer) -> list[str]:
-    return [messages.kind_of(message) for message in peer.heard]
-
-
-@pytest.mark.parametrize("when", ["before it is sent", "on its way", "on its way, unnoticed"])
-def test_a_set_up_that_is_lost_with_the_connection_is_sent_again(stage: Build, when: str) -> None:
-    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1})
-    stays, unlucky = peer(0), peer(1)
-
-    def cut() -> None:
-        unlucky.socket.inbox.clear()
-        unlucky.socket.cut(noticed="unnoticed" not in when)
-        play.clock.after(3, unlucky.socket.connect)
-
-    def cut_on_its_way() -> None:
-        if any(isinstance(decode(frames).message, messages.Setup) for frames in unlucky.socket.inbox):
-            play.server.turns.remove(cut_on_its_way)
-            cut()
-
-    if when == "before it is sent":
-        learned = play.learner.server.setup
-        play.learner.server.setup = lambda uploads: (cut(), learned(uploads))[1]
-    else:
-        play.server.turns.insert(0, cut_on_its_way)
-    assert play.run().completed and clients_by_round(play) == [2, 2]
-    assert kinds(stays) == kinds(unlucky) == ["welcome", "setup", "work", "work", "stop"]
-
-
-def test_a_set_up_that_has_arrived_is_not_sent_again(stage: Build) -> None:
-    """It may be a whole public data set, and the link a bad one."""
-    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 2})
-
-    def stumble(it: Peer, work: messages.Work) -> None:
-        it.answer(work, {})
-        it.socket.cut()
-        it.socket.connect()
-
-    stays, stumbles = peer(0), peer(1, stumble)
-    assert play.run().completed
-    assert [item["round"] for item in play.events_of("returned")] == [1, 2]
-    assert kinds(stays) == ["welcome", "setup", "work", "work", "work", "stop"]
-    assert kinds(stumbles) == ["welcome", "setup", "work", "work", "work"]  # cut off when it was to stop
-
-
-def test_whoever_is_lost_again_before_its_set_up_is_sent_is_not_asked(stage: Build) -> None:
-    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1}, cluster={"rejoin_seconds": 30})
-    stays = peer(0)
-
-    def die(it: Peer, work: messages.Work) -> None:
-        it.socket.cut()
-        again = peer(1)
-        say_ready = again.say_ready
-        again.say_ready = lambda: (say_ready(), again.socket.cut(noticed=False))
-
-    peer(1, die)
-    assert play.run().completed and clients_by_round(play) == [1, 1]
-    assert kinds(stays) == ["welcome", "setup", "work", "work", "stop"]
-    assert play.happened("asked").count(("asked", 0, 1)) == 1
-    assert kinds(play.peers[1]) == ["welcome"]
-
-
-def test_a_set_up_that_is_larger_than_a_frame_may_be_ends_the_run_with_a_sentence(stage: Build) -> None:
-    """Clients would drop it, and train without it."""
-    play, peer = with_set_up(stage, run={"clients": 2, "rounds": 1}, cluster={"max_frame_mib": 1})
-    play.learner.border = Border(Contract(setup_down={"public": Field(Payload.SAMPLES, "n")}), {})
-    play.learner.server.setup = lambda uploads: {"public": np.zeros(300_000, np.float32)}
-    peers = [peer(0), peer(1)]
-    outcome = play.run()
-    reason = "the array public has 2 MiB, more than cluster.max_frame_mib = 1; give 2 or more."
-    assert (outcome.completed, outcome.reason) == (False, reason)
-    assert [it.last() for it in peers] == 2 * [messages.Stop(reason=reason)]
-    assert {tuple(kinds(it)) for it in peers} == {("welcome", "stop")}
+    assert play.peers[1].works() == [(1, 0)] and play.clients_by_round() == [2, 2]
 
 
 # --------------------------------------------------------------------------------------- too much and wrong
@@ -622,7 +486,7 @@ def test_a_client_whose_code_fails_ends_the_run(stage: Build) -> None:
     assert (outcome.completed, outcome.reason) == (False, "client 1 failed in round 1: ValueError: no")
     assert play.peers[0].last() == messages.Stop(reason=outcome.reason)
     assert play.events_of("lost") == [], "it has said itself that it ends"
-    assert clients_by_round(play) == [2] and (play.folder.path / "ledger.csv").exists()
+    assert play.clients_by_round() == [2] and (play.folder.path / "ledger.csv").exists()
 
 
 def test_a_server_s_half_that_breaks_the_contract_ends_the_run(stage: Build) -> None:
@@ -640,7 +504,7 @@ def test_a_run_that_is_stopped_keeps_its_results_and_tells_everyone(stage: Build
     play = stage(run={"clients": 2, "rounds": 5})
     outcome = play.run(client_1=in_round(2, lambda peer, work: play.loop.request_stop("enough")))
     assert (outcome.completed, outcome.reason) == (False, "enough")
-    assert [row["round"] for row in rows(play)] == ["0", "1"]
+    assert [row["round"] for row in play.rows()] == ["0", "1"]
     assert {peer.last() for peer in play.peers.values()} == {messages.Stop(reason="enough")}
     np.testing.assert_array_equal(play.folder.final()["prototypes"], play.learner.down["prototypes"])
 
@@ -665,7 +529,7 @@ def test_a_resumed_run_goes_on_with_everything_it_had(stage: Build) -> None:
     for peer in again.peers.values():
         assert isinstance(peer.heard[0], messages.Welcome) and peer.heard[0].restore == 1
         assert peer.works() == [(2, 0), (3, 0), (4, 0)]
-    assert rows(again) == rows(whole)
+    assert again.rows() == whole.rows()
     for round in range(5):
         assert again.booked("wire_bytes", round=round) == whole.booked("wire_bytes", round=round)
 
