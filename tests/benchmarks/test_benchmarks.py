@@ -50,9 +50,10 @@ TOYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
                 "plain",
                 "int8",
             ),
-            *("--clients", "2", "--rounds", "1", "--seeds", "1", "--public-samples", "0", "--zstd", "none"),
+            *("--clients", "2", "--rounds", "1", "--seeds", "1", "2", "--public-samples", "0"),
+            *("--server-epochs", "1", "--zstd", "first"),
         ),
-        ("float32", "int8", "agrees on every connection"),
+        ("float32", "int8+zstd", "2 seeds", "agrees on every connection"),
     ),
     "compute": (
         ("--clients", "2", "--model-group", "CNN1", "--rounds", "1", "--batch-size", "100", "--out", "memory.png"),
