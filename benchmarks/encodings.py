@@ -52,12 +52,18 @@ def main() -> None:
     parser.add_argument("--model-group", default="CNN2,CNN4")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--local-epochs", type=int, default=1)
-    parser.add_argument("--server-epochs", type=int, nargs="+", default=[100, 20], help="For each data set.")
+    parser.add_argument(
+        "--fedtgp-epochs",
+        type=int,
+        nargs="+",
+        default=[100, 20],
+        help="S, for each data set; others: as published.",
+    )
     parser.add_argument("--server-model", default="CNN2")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--out", type=Path, default=Path("runs/encodings"))
     given = parser.parse_args()
-    for option in ("samples_per_class", "server_epochs"):
+    for option in ("samples_per_class", "fedtgp_epochs"):
         if len(getattr(given, option)) != len(given.datasets):
             parser.error(f"--{option.replace('_', '-')} wants one number for each data set")
     zstd_seeds = {"all": given.seeds, "first": given.seeds[:1], "none": []}[given.zstd]
@@ -113,17 +119,17 @@ def experiment_of(dataset: str, method: str, variant: str, seed: int, given: arg
         "train": {"local_epochs": given.local_epochs},
         "method": {
             "name": method,
-            **server_options(method, given.server_epochs[position], given.server_model),
+            **server_options(method, given.fedtgp_epochs[position], given.server_model),
         },
     }
     return config.build([layer, {"wire": settings(config.build([layer]), variant)}])
 
 
-def server_options(method: str, server_epochs: int, server_model: str) -> dict[str, Any]:
+def server_options(method: str, fedtgp_epochs: int, server_model: str) -> dict[str, Any]:
     """How much work the server has, where the method's server learns."""
     known = {field.name for field in msgspec.structs.fields(methods.load(method).Config)}
-    wanted = {"server_epochs": server_epochs, "server_model": server_model}
-    return {name: value for name, value in wanted.items() if name in known}
+    options: dict[str, Any] = {"server_model": server_model} if "server_model" in known else {}
+    return options | ({"server_epochs": fedtgp_epochs} if method == "fedtgp" else {})
 
 
 def settings(experiment: Experiment, variant: str) -> dict[str, str]:
