@@ -65,9 +65,12 @@ class RunFailed(SystemExit):
     """A benchmark that does not catch it ends with the reason."""
 
 
-def run_all(out: Path, experiments: Mapping[Key, tuple[str, Experiment]]) -> dict[Key, LoadedRun]:
-    """Real clusters, one after the other; `experiments` have names for people. Finished runs are not run again."""
-    batch = Batch(out, [Job(name, wanted) for name, wanted in experiments.values()], CONSOLE, quiet=True)
+def run_all(
+    out: Path, experiments: Mapping[Key, tuple[str, Experiment]], at_once: int = 1
+) -> dict[Key, LoadedRun]:
+    """Real clusters, `at_once` at a time; `experiments` have names for people. Finished runs are not run again."""
+    jobs = [Job(name, wanted) for name, wanted in experiments.values()]
+    batch = Batch(out, jobs, CONSOLE, quiet=True, at_once=at_once)
     if not batch.run():
         raise SystemExit(130)
     for path, reason in batch.failures.items():

@@ -61,6 +61,7 @@ def main() -> None:
     )
     parser.add_argument("--server-model", default="CNN2")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=1, help="Runs at once, which changes no bit.")
     parser.add_argument("--out", type=Path, default=Path("runs/encodings"))
     given = parser.parse_args()
     for option in ("samples_per_class", "fedtgp_epochs"):
@@ -76,7 +77,8 @@ def main() -> None:
         for method in given.methods
         for variant in [*wanted, *(map(with_zstd, wanted) if seed in zstd_seeds else ())]
     ]
-    runs = run_all(given.out, {key: (", ".join(map(str, key)), experiment_of(*key, given)) for key in keys})
+    experiments = {key: (", ".join(map(str, key)), experiment_of(*key, given)) for key in keys}
+    runs = run_all(given.out, experiments, given.jobs)
     for run in runs.values():
         require_agreement(run)
     require_lossless(runs)

@@ -27,7 +27,7 @@ LAST_ROUNDS = 3
 @dataclass(frozen=True)
 class Variant:
     title: str
-    published: float
+    published: float | None
     """Table 7: Tiny-ImageNet, StyleGAN-XL, 20 clients with eight architectures."""
     options: dict[str, Any]
 
@@ -40,6 +40,8 @@ VARIANTS = {
     "no_etf": Variant("−ETF", 21.02, {"classifier": "original"}),
     "mix": Variant("−Q̄", 20.69, {"transfer": "mix"}),
     "labels": Variant("+CS", 24.13, {"pairs_from": "labels"}),
+    "weight_50": Variant("μ = 50", None, {"transfer_weight": 50.0}),
+    "weight_10": Variant("μ = 10", None, {"transfer_weight": 10.0}),
 }
 
 
@@ -54,6 +56,7 @@ def main() -> None:
     parser.add_argument("--model-group", default="CNN2,CNN4,CNN6,CNN8")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--local-epochs", type=int, default=5, help="h' starts anew in each round and needs steps")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("runs/fedktl-ablations"))
@@ -67,6 +70,7 @@ def main() -> None:
             for seed in given.seeds
             for name in names
         },
+        given.jobs,
     )
     curves = {of: run.series("accuracy").to_numpy() for of, run in runs.items()}
     rows = []
@@ -75,8 +79,9 @@ def main() -> None:
         best = [float(curves[name, seed].max()) for seed in given.seeds]
         late = [_late(curves[name, seed]) for seed in given.seeds]
         differences = [_late(curves[name, seed]) - _late(curves["full", seed]) for seed in given.seeds]
+        published = f"{variant.published:.2f}" if variant.published else "–"
         difference = "" if name == "full" else spread(differences, sign="+")
-        rows.append((variant.title, spread(best), spread(late), difference, f"{variant.published:.2f}"))
+        rows.append((variant.title, spread(best), spread(late), difference, published))
     title = (
         f"{given.dataset}, {given.samples_per_class} samples a class, {given.train_fraction:.0%} for training, "
         f"{given.clients} clients, Dirichlet {given.beta}, {given.model_group}, {given.rounds} rounds of "

@@ -6,8 +6,8 @@ All in per cent, mean ± standard deviation over the seeds, of the best round of
 clients on their own test data as their own training left them, clients after they have learnt from the server, and
 the server's model on test samples that no client holds. FedTGP, FedProto and Fed2PKD do not teach clients after
 their training, so they have no second column; Fed2PKD is given a server model, which its paper does not have. A
-seed draws the partition too, and partitions differ far more than methods do: `difference` is that of the server to
-FedProtoKD's with the same seed.
+seed draws the partition too unless --data-seed is given, and partitions differ far more than methods do:
+`difference` is that of the server to FedProtoKD's with the same seed.
 
 Runs are real clusters. Finished ones are not run again, so an interrupted comparison goes on where it was.
 """
@@ -71,6 +71,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--local-epochs", type=int, default=5)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--data-seed", type=int, default=0, help="one partition for all seeds; 0: each its own")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("runs/fedprotokd-family"))
     given = parser.parse_args()
@@ -83,6 +85,7 @@ def main() -> None:
             for seed in given.seeds
             for variant in variants
         },
+        given.jobs,
     )
     measured = {v.title: columns([runs[v.title, seed] for seed in given.seeds]) for v in variants}
     of_fedprotokd = measured["FedProtoKD"][-1]
@@ -112,7 +115,12 @@ def main() -> None:
 def experiment_of(variant: Variant, seed: int, given: argparse.Namespace) -> Experiment:
     """The methods that need no public samples must not have them to train on either, so all set them apart."""
     data = {"dataset": given.dataset, "data_dir": given.data_dir, "samples_per_class": given.samples_per_class}
-    split = {"partition": given.partition, "beta": BETA, "classes_per_client": CLASSES_PER_CLIENT}
+    split = {
+        "partition": given.partition,
+        "beta": BETA,
+        "classes_per_client": CLASSES_PER_CLIENT,
+        "seed": given.data_seed,
+    }
     return config.build(
         [
             {

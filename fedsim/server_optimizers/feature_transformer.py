@@ -6,9 +6,12 @@ lie close together (Eq. 2):
 
     loss = mmd_weight · MMD²(F(P), W) + mse_weight · mean (F(P) − centroid of its class)²
 
-The centroid of a class is the mean of F over all of its prototypes. It is taken anew in each step and not
-differentiated: over all prototypes the derivative through the mean is zero. F ends in a linear layer, so the mean
-is taken before that layer, of P numbers and not of H.
+The centroid of a class is the mean of F over all of its prototypes, taken anew in each step with the statistics of
+all prototypes, and differentiated as well. A mini-batch is normalised by its own statistics, so F differs a little
+from the centroid even for the only prototype of a class; a step that held the centroid fixed would close that gap
+by making F larger, and with it the centroid, without end. In a batch of all prototypes the derivative through the
+mean is zero and is left out. F ends in a linear layer, so the mean is taken before that layer, of P numbers and
+not of H.
 
 The gradients are written out by hand: half the time of autograd, which keeps a trace of every exponential and
 differentiates κ(W, W), a constant. `loss_as_printed` is what they are the gradients of; the tests compare the two.
@@ -103,10 +106,10 @@ class FeatureTransformer(nn.Module):
         """Eq. 2 and 3 of the mini-batch in these rows, for autograd; `fit` computes their gradient by hand."""
         latents_BH, targets_CH = self(prototypes_NP[rows_B]), self.centroids_CH
         if not self.trainable_centroids:
-            with torch.no_grad():
-                scale, shift = self.norm.weight, self.norm.bias
-                normal_NP = batch_norm(self.hidden(prototypes_NP), None, None, scale, shift, training=True)
-                targets_CH = self._class_means(self.output(relu(normal_NP)), labels_N).vectors_CK
+            scale, shift = self.norm.weight, self.norm.bias
+            normal_NP = batch_norm(self.hidden(prototypes_NP), None, None, scale, shift, training=True)
+            sums_CH = torch.zeros_like(targets_CH).index_add(0, labels_N, self.output(relu(normal_NP)))
+            targets_CH = sums_CH / _counts(labels_N, len(targets_CH))
         together = mse_loss(latents_BH, targets_CH[labels_N[rows_B]])
         return mmd_weight * squared_mmd(latents_BH, valid_BH) + mse_weight * together
 
@@ -181,6 +184,7 @@ class _Step:
         clip_norm: float,
     ):
         self.model, self.prototypes_NP, self.labels_N = model, prototypes_NP, labels_N
+        self.counts_C1 = _counts(labels_N, len(model.centroids_CH))
         self.mmd_weight, self.mse_weight, self.clip_norm = mmd_weight, mse_weight, clip_norm
         networks = [[model.hidden.weight, model.norm.weight, model.norm.bias, *model.output.parameters()]]
         if model.trainable_centroids:
@@ -199,15 +203,15 @@ class _Step:
         )
         active_BP = normal_BP.relu_()
         latents_BH = output(active_BP)
-        targets_CH = model.centroids_CH if model.trainable_centroids else self._means(linear_NP)
+        means = None if model.trainable_centroids else _Means(self, linear_NP)
+        targets_CH = model.centroids_CH if means is None else means.centroids_CH
         differences_BH = latents_BH - targets_CH[labels_B]
         losses_2 = None
         if wants_losses:
             losses_2 = torch.stack([squared_mmd(latents_BH, valid_BH), differences_BH.square().mean()])
 
         grad_BH = differences_BH.mul_(2 * self.mse_weight / differences_BH.numel())
-        if model.trainable_centroids:
-            model.centroids_CH.grad.zero_().index_add_(0, labels_B, grad_BH, alpha=-1)
+        grad_CH = torch.zeros_like(targets_CH).index_add_(0, labels_B, grad_BH, alpha=-1)
         _add_mmd_gradient(grad_BH, latents_BH, valid_BH, self.mmd_weight)
         torch.mm(grad_BH.T, active_BP, out=output.weight.grad)
         torch.sum(grad_BH, 0, out=output.bias.grad)
@@ -220,18 +224,50 @@ class _Step:
         norm.weight.grad.copy_(grad_scale_P)
         norm.bias.grad.copy_(grad_shift_P)
         torch.mm(grad_BP.T, self.prototypes_NP[rows_B], out=hidden.weight.grad)
+        if means is None:
+            model.centroids_CH.grad.copy_(grad_CH)
+        elif len(rows_B) < len(self.labels_N):
+            means.add_gradients(grad_CH)
         if self.clip_norm:
             for network in self.networks:
                 network.grad.mul_((self.clip_norm / (network.grad.norm() + 1e-6)).clamp_max_(1.0))
         self.optimizer.step()
         return losses_2
 
-    def _means(self, linear_NP: Tensor) -> Tensor:
-        """The mean of F in each class, (C, H); normalised as F is while it trains, but over all prototypes and
-        without a trace in its statistics."""
-        norm = self.model.norm
-        normal_NP = torch.native_batch_norm(linear_NP, norm.weight, norm.bias, None, None, True, 0.0, norm.eps)[0]
-        return self.model.output(self.model._class_means(normal_NP.relu_(), self.labels_N).vectors_CK)
+
+class _Means:
+    """The mean of F in each class, normalised as F is while it trains, but over all prototypes, and leaving no trace
+    in its statistics."""
+
+    def __init__(self, step: _Step, linear_NP: Tensor):
+        model = step.model
+        self.step, self.linear_NP, norm = step, linear_NP, model.norm
+        normal_NP, self.means_P, self.inverse_stds_P = torch.native_batch_norm(
+            linear_NP, norm.weight, norm.bias, None, None, True, 0.0, norm.eps
+        )
+        self.active_NP = normal_NP.relu_()
+        self.hidden_CP = model._class_means(self.active_NP, step.labels_N).vectors_CK
+        self.centroids_CH = model.output(self.hidden_CP)
+
+    def add_gradients(self, grad_CH: Tensor) -> None:
+        """To those of all weights, what these gradients of the centroids make of them."""
+        step, model = self.step, self.step.model
+        norm = model.norm
+        model.output.weight.grad.addmm_(grad_CH.T, self.hidden_CP)
+        model.output.bias.grad.add_(grad_CH.sum(0))
+        grad_CP = torch.mm(grad_CH, model.output.weight).div_(step.counts_C1)
+        grad_NP, grad_scale_P, grad_shift_P = torch.ops.aten.native_batch_norm_backward(
+            *(grad_CP[step.labels_N].mul_(self.active_NP.sign()), self.linear_NP, norm.weight, None, None),
+            *(self.means_P, self.inverse_stds_P, True, norm.eps, (True, True, True)),
+        )
+        norm.weight.grad.add_(grad_scale_P)
+        norm.bias.grad.add_(grad_shift_P)
+        model.hidden.weight.grad.addmm_(grad_NP.T, step.prototypes_NP)
+
+
+def _counts(labels_N: Tensor, num_classes: int) -> Tensor:
+    """Prototypes of each class, at least one, (C, 1)."""
+    return torch.bincount(labels_N, minlength=num_classes).clamp_min_(1)[:, None]
 
 
 def _add_mmd_gradient(grad_BH: Tensor, latents_BH: Tensor, valid_BH: Tensor, weight: float) -> None:

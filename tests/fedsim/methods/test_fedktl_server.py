@@ -59,7 +59,7 @@ def test_settings_reach_the_optimizer(monkeypatch, source, options, num_labels, 
     assert source.asked == [options.get("generator", "tiny")]
 
 
-@pytest.mark.parametrize(("generator", "mu"), [("", 50), ("tiny", 50), ("a/b.pkl", 50), ("folder", 100)])
+@pytest.mark.parametrize(("generator", "mu"), [("", 1), ("tiny", 1), ("a/b.pkl", 50), ("folder", 100)])
 def test_mu_belongs_to_the_kind_of_generator(generator, mu):
     assert fedktl.Config(generator=generator).mu == mu
     assert fedktl.Config(generator=generator, transfer_weight=2.0).mu == 2.0

@@ -298,3 +298,15 @@ def test_small_steps_take_one_thread_and_leave_the_setting_as_it_was():
         assert seen == [1, 1] and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_latents_in_mini_batches_stay_as_large_as_valid_ones():
+    """Normalised by its batch, F of a class's only prototype differs from the centroid; were that held fixed in a
+    step, F would grow until the difference counted for nothing."""
+    draw = generator()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = FeatureTransformer(40, torch.randn(40, LATENT_DIM))
+    result = fit(model, torch.randn(40, 40, generator=draw), torch.arange(40), epochs=100, batch_size=10)
+    assert model.centroids_CH.square().mean() < 8  # of valid ones: 4
+    assert result.mse < 1
