@@ -236,8 +236,8 @@ class _Step:
 
 
 class _Means:
-    """The mean of F in each class, normalised as F is while it trains, but over all prototypes, and leaving no trace
-    in its statistics."""
+    """The mean of F in each class, normalised as F is while it trains, but over all prototypes. Leaves no trace in
+    its statistics."""
 
     def __init__(self, step: _Step, linear_NP: Tensor):
         model = step.model
