@@ -37,7 +37,8 @@ class UnknownName(UserError):
     def __init__(self, what: str, name: str, known: Iterable[str]):
         known = sorted(known)
         near = _nearest(name, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
+        names = f"known: {', '.join(known)}." if known else "there are none."
+        hint = f"did you mean {' or '.join(near)}?" if near else names
         super().__init__(f"there is no {what} {name!r}; {hint}")
 
 

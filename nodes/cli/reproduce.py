@@ -88,16 +88,25 @@ def command(
     def experiment(cell: Cell, seed: int) -> Experiment:
         return build_cell(cell, seed, scale=scale, layers=layers, generators=generators)
 
+    def experiments(cell: Cell) -> list[Experiment]:
+        """Of a cell that was not asked for, none where it does not know what the user sets."""
+        try:
+            return [experiment(cell, seed) for seed in numbers] if cell.is_run else []
+        except UserError as error:
+            if cell in chosen:
+                raise UserError(f"{cell.name}: {error} (--only leaves cells out.)") from None
+            return []
+
     out = out or Path("runs") / f"reproduce-{scale}"
     console = Console(highlight=False)
     # Seed by seed, so that a whole table is there soon, and then gets better.
-    runs = [Job(f"{cell.name}, seed {seed}", experiment(cell, seed)) for seed in numbers for cell in chosen]
+    of_chosen = [(cell, experiments(cell)) for cell in chosen]
+    runs = [Job(f"{cell.name}, seed {s}", made[i]) for i, s in enumerate(numbers) for cell, made in of_chosen]
     console.print(_announcement(name, scale, [run.experiment for run in runs]), soft_wrap=True)
     stem = out / f"{name}-{scale}"
 
     def table_of(cells: list[Cell]) -> Comparison:
-        rows = [_row(batch, cell, [experiment(cell, s) for s in numbers] if cell.is_run else []) for cell in cells]
-        return compare(name, scale, settings, rows)
+        return compare(name, scale, settings, [_row(batch, cell, experiments(cell)) for cell in cells])
 
     # The files hold the whole table, whatever part was asked for, and are there from the first run on.
     batch = Batch(

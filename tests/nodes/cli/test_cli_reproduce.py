@@ -134,9 +134,23 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(fedsim, tmp_path: Pat
     assert (rows["FedKTL"]["ours_runs"], rows["FedDistill"]["ours_runs"]) == ("0", "1")
 
 
+def test_an_option_of_one_method_is_set_where_only_that_one_is_asked_for(fedsim, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("reproduce", "fedtgp-table10", "--only", "fedtgp,practical", "--scale", "quick", *TINY)
+    command = fedsim(*words, "--set", "method.tau=5", "--set", "run.rounds=1", "--seeds", "1", "--out", out)
+    assert command.wait(SLOW_SECONDS) == 0, command.stdout
+    (folder,) = folders(out)
+    assert load(folder).experiment.method["tau"] == 5
+    assert len(table_of(out / "fedtgp-table10-quick.csv")) == 14, "with the cells that do not know it"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["reproduce", "fedktl-table9", "--set", "method.tau=1"],
+            "Client Data, 23-shot: there is no option 'method.tau'",
+        ),
         (["reproduce", "fedtgp-tabel10"], "there is no preset 'fedtgp-tabel10'; did you mean fedtgp-table10"),
         (["reproduce", "fedtgp-table5"], "fedtgp-table5 is not made of runs; use: fedsim comm-cost"),
         (["reproduce", "fedtgp-table10", "--only", "fedtpg"], "did you mean fedtgp"),
