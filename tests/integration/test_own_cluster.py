@@ -244,7 +244,7 @@ def test_own_code_from_python(python: Start, home: Path) -> None:
         (("--model-group", "./nets.py:Tiny"), "there is no object in"),
         (("--model-group", "./nets.py:Small", "--dataset", "digits"), "cannot take samples of 1x28x28"),
         (("--model-group", "./nets.py"), "say what to take from"),
-        (("--method", "./mine.py", "--set", "method.push=1"), "there is no option 'method.push'; there are none."),
+        (("--method", "./mine.py", "--set", "method.push=1"), "there is no option 'method.push'; known: "),
     ],
 )
 def test_bad_own_code_is_one_sentence_and_leaves_nothing(
