@@ -51,7 +51,7 @@ TOYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
                 "int8",
             ),
             *("--clients", "2", "--rounds", "1", "--seeds", "1", "2", "--public-samples", "0"),
-            *("--fedtgp-epochs", "1", "--zstd", "first"),
+            *("--prototype-epochs", "1", "--zstd", "first"),
         ),
         ("float32", "int8+zstd", "2 seeds", "agrees on every connection"),
     ),
