@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +18,7 @@ from fedsim.results.plots.costs import draw_bars, draw_series
 
 def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_clients: int) -> list[Path]:
     """Every series is one data set and group with ascending numbers of clients, continued to `num_clients`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the folder {folder} cannot be made: {error.strerror}.") from None
+    require_folder(folder)
     settings = [setting for series in all_series for setting in series]
     texts = {
         "comm_cost.csv": to_csv(settings),
@@ -43,6 +41,16 @@ def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [*(folder / name for name in texts), *pictures]
+
+
+def require_folder(folder: Path) -> None:
+    """That files can be put into it is worth knowing before minutes of measurements are lost."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be made: {error.strerror}; choose another place.") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"the folder {folder} cannot be written to; choose another place.")
 
 
 def _stem(setting: SettingCosts) -> str:

@@ -1,6 +1,7 @@
 """Projections by formula and times on a link, worked out by hand; the files that hold them."""
 
 import csv
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -105,6 +106,12 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be made"):
         write_files(Path(tmp_path / "file" / "cost"), [[setting()]], MILLION)
+
+
+def test_a_folder_of_somebody_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(UserError, match="cannot be written to; choose another place"):
+        write_files(tmp_path, [[setting()]], MILLION)
 
 
 def test_nobody_measured_leaves_a_table_without_a_chart(tmp_path):
