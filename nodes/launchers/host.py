@@ -20,6 +20,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -62,6 +63,8 @@ class Ended(Said, frozen=True, kw_only=True, tag="ended"):
 class Crashed(Said, frozen=True, kw_only=True, tag="crashed"):
     """Its own code has failed, and would again. A host that is killed says nothing, and is started again."""
 
+    reason: str = ""
+
 
 AnySaid = Facts | Begun | Trouble | Ended | Crashed
 
@@ -89,16 +92,19 @@ def main() -> int:
         if reason := _obstacle(told, options):
             say(Trouble(reason=reason))
             return _EXIT_TROUBLE
-        child = zygote.fork(lambda: _clients_main(options, told.secrets(), out))
+        why = stack.enter_context(tempfile.TemporaryFile())
+        child = zygote.fork(lambda: _clients_main(options, told.secrets(), out, why))
         say(Begun())
         status = _wait_for(child, stopping)
         if status is None:
             zygote.stop_process(child)
             return 0
+        why.seek(0)
+        reason = why.read().decode()
     if os.WIFSIGNALED(status):  # all clients have died with it
         return _KILLED + os.WTERMSIG(status)
     code = os.waitstatus_to_exitcode(status)
-    say(Crashed() if code == zygote.EXIT_CRASHED else Ended())
+    say(Crashed(reason=reason) if code == zygote.EXIT_CRASHED else Ended())
     return code
 
 
@@ -135,9 +141,9 @@ def _obstacle(told: Bundle, options: ClientOptions) -> str:
     return ""
 
 
-def _clients_main(options: ClientOptions, secrets: dict[int, Secret], out: int) -> int:
+def _clients_main(options: ClientOptions, secrets: dict[int, Secret], out: int, why: BinaryIO) -> int:
     os.close(out)
-    return zygote.code_of_host(lambda: run_clients(options, secrets=secrets, by_hand=True))
+    return zygote.code_of_host(lambda: run_clients(options, secrets=secrets, by_hand=True), why)
 
 
 def _wait_for(child: int, stopping: list[int]) -> int | None:

@@ -193,11 +193,11 @@ class HostsLauncher(Launcher):
                     raise HostLost(f"host {host.machine}: {reason}")
                 case Ended():
                     host.has_ended = True
-                case Crashed():
+                case Crashed(reason=reason):
                     host.has_ended = True
                     if not self.interrupted:
                         story = f"host {host.machine} has crashed, and all its clients have died with it"
-                        self._note(f"{story}; see {self._log(host.machine)}")
+                        self._note(f"{story}: {reason.rstrip('.')}; see {self._log(host.machine)}")
         if how is not None and not host.has_ended:
             raise HostLost(f"host {host.machine} {how}")
 

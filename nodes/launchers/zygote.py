@@ -16,7 +16,9 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
+from nodes import failures
 from nodes.launchers.processes import describe_exit, die_with_parent, keep_freed_memory, return_freed_memory
 
 log = logging.getLogger(__name__)
@@ -80,12 +82,16 @@ def fork(main: Callable[[], int], death_signal: int = signal.SIGKILL) -> int:
         os._exit(code)
 
 
-def code_of_host(main: Callable[[], int]) -> int:
-    """What `main` returns; where it fails the log has the traceback, and a launcher sees that it was no client."""
+def code_of_host(main: Callable[[], int], why: BinaryIO | None = None) -> int:
+    """What `main` returns; where it fails the log has the traceback, `why` a sentence, and a launcher sees that it
+    was no client."""
     try:
         return main()
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        if why is not None:
+            why.write(failures.sentence(error).encode())
+            why.flush()
         return EXIT_CRASHED
 
 

@@ -11,7 +11,7 @@ from commands import PROJECT
 
 from nodes.client.options import ClientOptions
 from nodes.launchers.bundle import Bundle
-from nodes.launchers.host import AnySaid, Begun, Crashed, Ended, Facts
+from nodes.launchers.host import AnySaid, Begun, Crashed, Ended
 
 HOST = """
 import os, signal, sys
@@ -26,7 +26,7 @@ sys.exit(host.main())
 
 
 @pytest.fixture
-def ended(tmp_path: Path) -> Callable[[str], tuple[list[type[AnySaid]], int, str]]:
+def ended(tmp_path: Path) -> Callable[[str], tuple[list[AnySaid], int, str]]:
     """`ended("return 3")`: what a host has said whose clients end so, its exit code and its log."""
 
     def run(end: str) -> tuple[list[type[AnySaid]], int, str]:
@@ -44,7 +44,7 @@ def ended(tmp_path: Path) -> Callable[[str], tuple[list[type[AnySaid]], int, str
             assert host.stdin is not None and host.stdout is not None
             host.stdin.write(msgspec.json.encode(Bundle(words=words, server_key="", keys={})) + b"\n")
             host.stdin.flush()
-            said = [type(msgspec.json.decode(line, type=AnySaid)) for line in host.stdout]
+            said = [msgspec.json.decode(line, type=AnySaid) for line in host.stdout]
         return said, host.returncode, (tmp_path / "log").read_text()
 
     return run
@@ -53,17 +53,19 @@ def ended(tmp_path: Path) -> Callable[[str], tuple[list[type[AnySaid]], int, str
 @pytest.mark.process
 @pytest.mark.parametrize("code", [0, 3])
 def test_clients_that_ended_by_themselves_are_done(ended, code: int) -> None:
-    assert ended(f"return {code}") == ([Facts, Begun, Ended], code, "")
+    said, found, log = ended(f"return {code}")
+    assert (said[1:], found, log) == ([Begun(), Ended()], code, "")
 
 
 @pytest.mark.process
-def test_a_crash_is_said_and_its_traceback_is_in_the_log(ended) -> None:
+def test_a_crash_is_said_with_its_reason_and_its_traceback_is_in_the_log(ended) -> None:
     said, code, log = ended("raise ValueError('no such core')")
-    assert (said, code) == ([Facts, Begun, Crashed], 70)
+    assert (said[1:], code) == ([Begun(), Crashed(reason="ValueError: no such core")], 70)
     assert "ValueError: no such core" in log
 
 
 @pytest.mark.process
 def test_when_the_clients_were_killed_so_was_the_host(ended) -> None:
     """So they are started again: nobody has ended by himself."""
-    assert ended("os.kill(os.getpid(), signal.SIGKILL)") == ([Facts, Begun], 137, "")
+    said, code, log = ended("os.kill(os.getpid(), signal.SIGKILL)")
+    assert (said[1:], code, log) == ([Begun()], 137, "")

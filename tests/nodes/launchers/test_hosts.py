@@ -210,10 +210,10 @@ def test_a_host_that_crashed_is_told_of_and_not_started_again(make: Callable[...
     launcher = make({"a": 1})
     launcher.start_clients(ADDRESS)
     line = launcher.lines["a"][0]
-    line.say(Crashed())
+    line.say(Crashed(reason="no device cuda:3."))
     line.death = "ended with code 70"
     launcher.watch_clients()
     launcher.watch_clients()
     assert len(launcher.lines["a"]) == 1
-    story = "host a has crashed, and all its clients have died with it"
+    story = "host a has crashed, and all its clients have died with it: no device cuda:3"
     assert launcher.notes[1:] == [f"{story}; see {launcher.folder.logs / 'host-a.log'}"]
