@@ -42,6 +42,7 @@ MODEL = {"server_model": "CNN2"}
 VARIANTS = {
     "fedprotokd": Variant("FedProtoKD", "fedprotokd", ("88.27", "63.14"), ("91.47", "61.94"), MODEL),
     "no_importance": Variant("− I", "fedprotokd", ("", "61.96"), ("", "58.15"), {**MODEL, "importance": False}),
+    "mean_one": Variant("I / mean I", "fedprotokd", ("", ""), ("", ""), {**MODEL, "normalize_importance": True}),
     "zeta": Variant("ζ", "fedprotokd", ("", "61.14"), ("", "58.37"), {**MODEL, "margin": "max"}),
     "zeta_no_importance": Variant(
         "ζ − I",
