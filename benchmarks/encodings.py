@@ -5,7 +5,7 @@
 Each method is run as it is (float32) and with each encoding on all payloads that can be encoded so, up and down,
 with and without zstd on top. Runs are real clusters whose connections the kernel has counted: a run of which one
 differs from the ledger ends the comparison. Finished runs are not run again, so an interrupted comparison goes on
-where it was. Writes encodings.csv and encodings.md, the table, and the figure encodings.png and .svg.
+where it was. Writes encodings.csv, encodings.md with encodings side by side, and encodings.png and .svg.
 
 `up` and `down` are wire bytes of the method, of one client in one round; `share` is up against the same run in
 float32. Accuracy is that of the best round, as the papers report, of clients as their own training left them; that
@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from matplotlib.ticker import LogLocator, NullLocator
 from pandas import DataFrame, Series
 
 from benchmarks._common import run_all, show, spread
-from fedsim import assembly, config, encodings
+from fedsim import assembly, config, encodings, methods
 from fedsim.config import Experiment
 from fedsim.contract import DIRECTIONS
 from fedsim.costs.tables import markdown_table
@@ -86,14 +87,14 @@ def main() -> None:
     table = measured(runs, given)
     given.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(given.out / "encodings.csv", index=False)
-    rows = [cells(row) for row in table.to_dict("records")]
-    (given.out / "encodings.md").write_text(markdown_table(rows, numbers_from=3) + "\n")
+    (given.out / "encodings.md").write_text(markdown_table(side_by_side(table), numbers_from=2) + "\n")
     with drawing.style():
         drawing.save(draw(table), given.out / "encodings")
     title = (
         f"{given.clients} clients, Dirichlet(0.1), {given.model_group}, {given.rounds} rounds of "
         f"{given.local_epochs} epochs, {len(given.seeds)} seeds; the kernel agrees on every connection"
     )
+    rows = [cells(row) for row in table.to_dict("records")]
     show(title, list(rows[0]), [list(row.values()) for row in rows])
 
 
@@ -215,32 +216,53 @@ def cells(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def side_by_side(table: DataFrame) -> list[dict[str, str]]:
+    """A row for each data set and method; of each encoding its share, in brackets that with zstd on top."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in table.to_dict("records"):
+        start = {"data": row["dataset"], "method": row["method"]}
+        line = lines.setdefault((row["dataset"], row["method"]), start)
+        kind, _, zstd = row["encoding"].partition("+")
+        share = f"{statistics.fmean(row['share']):.3f}"
+        if zstd:
+            line[kind] += f" ({share})"
+        elif kind == PLAIN:
+            line |= {"bytes up": f"{statistics.fmean(row['up bytes']):,.0f}", kind: share}
+            line["accuracy, %"] = spread(row["accuracy"])
+        else:
+            line |= {kind: share, f"{kind}: accuracy": spread(row["difference"], sign="+")}
+    return list(lines.values())
+
+
 def draw(table: DataFrame) -> Any:
-    """A panel for each data set and method; hollow with zstd on top."""
+    """A panel for each data set and method; hollow with zstd on top. Bars: the deviation of the difference."""
     datasets, names = list(dict.fromkeys(table["dataset"])), list(dict.fromkeys(table["method"]))
     figure = drawing.new_figure(2.1 * len(names) + 0.6, 2.2 * len(datasets) + 0.5)
-    axes = figure.subplots(len(datasets), len(names), squeeze=False, sharey="row")
+    axes = figure.subplots(len(datasets), len(names), squeeze=False, sharex="row", sharey="row")
     kinds = list(dict.fromkeys(text.removesuffix("+zstd") for text in table["encoding"]))
     for row in table.to_dict("records"):
         panel = axes[datasets.index(row["dataset"])][names.index(row["method"])]
         kind = row["encoding"].removesuffix("+zstd")
         colour, is_hollow = drawing.PALETTE[kinds.index(kind)], row["encoding"] != kind
-        shares = [100 * share for share in row["accuracy"]]
-        deviation = statistics.stdev(shares) if len(shares) > 1 else 0.0
+        mean, changes = 100 * statistics.fmean(row["accuracy"]), row["difference"]
+        deviation = 100 * statistics.stdev(changes) if len(changes) > 1 and kind != PLAIN else None
         panel.errorbar(
-            statistics.fmean(row["up bytes"]), statistics.fmean(shares), deviation, fmt="o", markersize=5,
-            capsize=2, linewidth=0.8, color=colour, markerfacecolor="none" if is_hollow else colour,
+            statistics.fmean(row["up bytes"]), mean, deviation, fmt="o", markersize=5,
+            capsize=2, linewidth=0.8, color=colour, markerfacecolor=drawing.PAPER if is_hollow else colour,
             label=kind if not is_hollow else f"{kind}+zstd",
         )  # fmt: skip
     for line, dataset in enumerate(datasets):
         for column, name in enumerate(names):
             panel = axes[line][column]
             panel.set_xscale("log")
+            panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            panel.xaxis.set_minor_locator(NullLocator())
             drawing.bytes_axis(panel)
-            panel.xaxis.set_minor_formatter(panel.xaxis.get_major_formatter())
             panel.grid()
-            panel.tick_params(axis="x", which="both", labelsize=6.5, rotation=30)
-            panel.set_title(f"{name}, {dataset}" if line == 0 or column == 0 else name, fontsize=8)
+            panel.tick_params(axis="x", labelsize=7)
+            panel.set_title(
+                f"{methods.title(name)}, {dataset}" if column == 0 else methods.title(name), fontsize=8
+            )
         axes[line][0].set_ylabel("best accuracy, %")
     figure.supxlabel("bytes up, of a client in a round", fontsize=9)
     handles, labels = axes[0][0].get_legend_handles_labels()
