@@ -43,6 +43,7 @@ def command(things: tuple[str, ...], settings: tuple[str, ...]) -> int:
     from nodes.tools.check import Examination, layers_for
 
     layers = [config.parse_setting(text) for text in settings]
+    zygote.use_one_thread()
     wanted = {thing: [*layers_for(thing), *layers] for thing in things}
     zygote.preload()
     console, num_problems = Console(highlight=False), 0

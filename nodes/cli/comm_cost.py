@@ -102,14 +102,15 @@ def command(
     """
     started = time.monotonic()
     from fedsim.costs.projection import parse_link
+    from nodes.launchers import zygote
 
+    zygote.use_one_thread()
     numbers_of_clients, names = _parse_clients(clients), _parse_methods(methods)
     line = parse_link(link) if link else None
     layers, method_options = _layers(settings, options)
 
     from fedsim.costs.files import require_folder, write_files
     from nodes.display.costs import show_series, show_setting
-    from nodes.launchers import zygote
     from nodes.tools.comm_cost import measure_setting
 
     if out is not None:

@@ -65,6 +65,7 @@ def command(
     """
     from fedsim import config, presets
     from fedsim.errors import UserError
+    from nodes.launchers import zygote
     from nodes.tools.batch import Batch, Job, parse_seeds, refuse_seed_setting
 
     table = presets.load(name)
@@ -99,6 +100,7 @@ def command(
 
     out = out or Path("runs") / f"reproduce-{scale}"
     console = Console(highlight=False)
+    zygote.use_one_thread()
     # Seed by seed, so that a whole table is there soon, and then gets better.
     of_chosen = [(cell, experiments(cell)) for cell in chosen]
     runs = [Job(f"{cell.name}, seed {s}", made[i]) for i, s in enumerate(numbers) for cell, made in of_chosen]

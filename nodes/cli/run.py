@@ -90,6 +90,7 @@ def command(
         remote_python=remote_python,
         ray_address=ray_address,
     )
+    zygote.use_one_thread()
     experiment = build_experiment(**options) if resume is None else RunFolder.open(resume).experiment()
     if in_process:
         _refuse_what_needs_processes(experiment)

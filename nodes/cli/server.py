@@ -58,6 +58,7 @@ def command(
     for address in bind:
         require_safe_address(address, has_keys=keys_folder is not None, insecure=insecure)
     security = security_from(keys_folder)
+    zygote.use_one_thread()
     experiment = build_experiment(**options) if resume is None else RunFolder.open(resume).experiment()
     announcement = Announcement(address_file, experiment.run.clients)
     zygote.preload()

@@ -65,6 +65,7 @@ def command(
     """
     from fedsim.results.settings import Seeds
     from nodes.display.tables import show
+    from nodes.launchers import zygote
     from nodes.tools.batch import Batch, Job, parse_seeds, prepare, refuse_seed_setting, refuse_twins
 
     settings = options.pop("settings")
@@ -92,6 +93,7 @@ def command(
     # Said where only methods make the rows, so that the first one is named before there is a second.
     of_method = [text.partition("=")[0].strip() for text in vary if text.startswith("method.")]
     rows = of_method if of_method == ["method.name"] else None
+    zygote.use_one_thread()
     # Seed by seed, so that a whole table is there soon, and then gets better.
     runs = [job(combination, draw) for draw in drawn for combination in combinations]
     refuse_twins(runs)

@@ -30,6 +30,15 @@ EXIT_CRASHED = 70
 """Of a host whose own code failed; no client ends with it."""
 
 
+def use_one_thread() -> None:
+    """Before anything is computed here. The threads that share a large operation are libgomp's, do not survive a
+    fork, and a child that wants their help waits for them for ever; so this process must never have had any. What
+    computes early is decoding data that no run has used before, and own code."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def preload() -> None:
     """Import all that clients need but the method, which a launcher has imported with its experiment already, and
     which no other run shall import. Making an optimizer imports torch's lazy half, which is the slow one."""
@@ -37,7 +46,7 @@ def preload() -> None:
 
     import fedsim.assembly  # noqa: F401
 
-    torch.set_num_threads(1)
+    use_one_thread()
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
     keep_freed_memory()
     # Children must not write to the pages of objects that they share with us just to look for garbage.
