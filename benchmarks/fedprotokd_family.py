@@ -9,21 +9,25 @@ their training, so they have no second column; Fed2PKD is given a server model, 
 seed draws the partition too unless --data-seed is given, and partitions differ far more than methods do:
 `difference` is that of the server to FedProtoKD's with the same seed.
 
-Runs are real clusters. Finished ones are not run again, so an interrupted comparison goes on where it was.
+Runs are real clusters. Finished ones are not run again, so an interrupted comparison goes on where it was. Writes
+servers.png and .svg: the accuracy of the servers' models, round by round.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+from pandas import DataFrame, Series
 
 from benchmarks._common import run_all, show, spread
 from fedsim import config
 from fedsim.config import Experiment
 from fedsim.results.load import LoadedRun
+from fedsim.results.plots import drawing
 
 CLASSES_PER_CLIENT, BETA = 3, 0.1
 
@@ -111,6 +115,12 @@ def main() -> None:
     headings = ("variant", "clients, trained", "clients, distilled", "server", "difference", "paper, clients",
                 "paper, server")  # fmt: skip
     show(title, headings, rows)
+    with drawing.style():
+        of_servers = {
+            variant.title: [runs[variant.title, seed].series("server_accuracy") for seed in given.seeds]
+            for variant in variants
+        }
+        drawing.save(draw(of_servers), given.out / "servers")
 
 
 def experiment_of(variant: Variant, seed: int, given: argparse.Namespace) -> Experiment:
@@ -133,6 +143,19 @@ def experiment_of(variant: Variant, seed: int, given: argparse.Namespace) -> Exp
             }
         ]
     )
+
+
+def draw(of_servers: Mapping[str, Sequence[Series]]) -> Figure:
+    """Means over seeds, with bands of a deviation to both sides."""
+    figure, axes = drawing.new_axes()
+    taught = {title: 100 * DataFrame(curves) for title, curves in of_servers.items() if any(map(len, curves))}
+    for number, curves in enumerate(taught.values()):
+        mean, deviation = curves.mean(), curves.std()
+        colour = drawing.series_style(number)["color"]
+        axes.fill_between(mean.index, mean - deviation, mean + deviation, color=colour, alpha=0.14, linewidth=0)
+    lines = [(title, curves.mean()) for title, curves in taught.items()]
+    drawing.draw_lines(axes, lines, y_label="accuracy of the server's model, %", from_zero=True)
+    return figure
 
 
 def columns(runs: Sequence[LoadedRun]) -> list[list[float]]:
