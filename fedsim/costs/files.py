@@ -18,7 +18,8 @@ from fedsim.results.plots.costs import draw_bars, draw_series
 
 def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_clients: int) -> list[Path]:
     """Every series is one data set and group with ascending numbers of clients, continued to `num_clients`."""
-    require_folder(folder)
+    require_place(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     settings = [setting for series in all_series for setting in series]
     texts = {
         "comm_cost.csv": to_csv(settings),
@@ -43,14 +44,13 @@ def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_
     return [*(folder / name for name in texts), *pictures]
 
 
-def require_folder(folder: Path) -> None:
-    """That files can be put into it is worth knowing before minutes of measurements are lost."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"the folder {folder} cannot be made: {error.strerror}; choose another place.") from None
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"the folder {folder} cannot be written to; choose another place.")
+def require_place(folder: Path) -> None:
+    """That the folder can be made, or written into, is worth knowing before minutes of measurements are lost."""
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not place.is_dir():
+        raise UserError(f"the folder {folder} cannot be made: {place} is no folder; choose another place.")
+    if not os.access(place, os.W_OK):
+        raise UserError(f"the folder {folder} cannot be written: {place} is closed to you; choose another place.")
 
 
 def _stem(setting: SettingCosts) -> str:

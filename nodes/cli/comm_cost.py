@@ -109,12 +109,12 @@ def command(
     line = parse_link(link) if link else None
     layers, method_options = _layers(settings, options)
 
-    from fedsim.costs.files import require_folder, write_files
+    from fedsim.costs.files import require_place, write_files
     from nodes.display.costs import show_series, show_setting
     from nodes.tools.comm_cost import measure_setting
 
     if out is not None:
-        require_folder(out)
+        require_place(out)
     zygote.preload()
     console = Console(highlight=False)
     if not console.is_terminal:

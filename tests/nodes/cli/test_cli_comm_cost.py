@@ -32,7 +32,7 @@ def run(*arguments: str) -> str:
             (("--set", text), f"--set {text.partition('=')[0]} has no effect: it is fixed in a rehearsal")
             for text in ("run.participation=0.5", "run.evaluate_every=2", "cluster.quorum=0.5")
         ),
-        (("--out", "/proc/cost"), "the folder /proc/cost cannot be made: No such file or directory;"),
+        (("--out", "/dev/null/cost"), "the folder /dev/null/cost cannot be made: /dev/null is no folder; choose"),
         (("--set", "seed=1"), "--set wants section.key=value, not 'seed=1'."),
     ],
 )
