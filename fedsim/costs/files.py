@@ -19,7 +19,10 @@ from fedsim.results.plots.costs import draw_bars, draw_series
 def write_files(folder: Path, all_series: Sequence[Sequence[SettingCosts]], num_clients: int) -> list[Path]:
     """Every series is one data set and group with ascending numbers of clients, continued to `num_clients`."""
     require_place(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be made: {error.strerror}; choose another place.") from None
     settings = [setting for series in all_series for setting in series]
     texts = {
         "comm_cost.csv": to_csv(settings),

@@ -108,6 +108,12 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         write_files(Path(tmp_path / "file" / "cost"), [[setting()]], MILLION)
 
 
+def test_a_folder_that_only_the_attempt_shows_to_be_impossible(monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    with pytest.raises(UserError, match=r"cannot be made: .*; choose another place"):
+        write_files(Path("/proc/cost"), [[setting()]], MILLION)
+
+
 def test_a_folder_of_somebody_else(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     with pytest.raises(UserError, match=r"cannot be written: .* is closed to you"):

@@ -11,7 +11,7 @@ from commands import PROJECT
 
 from nodes.client.options import ClientOptions
 from nodes.launchers.bundle import Bundle
-from nodes.launchers.host import AnySaid, Begun, Crashed, Ended
+from nodes.launchers.host import AnySaid, Begun, Crashed, Ended, Facts
 
 HOST = """
 import os, signal, sys
@@ -27,9 +27,9 @@ sys.exit(host.main())
 
 @pytest.fixture
 def ended(tmp_path: Path) -> Callable[[str], tuple[list[AnySaid], int, str]]:
-    """`ended("return 3")`: what a host has said whose clients end so, its exit code and its log."""
+    """`ended("return 3")`: what a host whose clients end so has said after facts, its exit code and its log."""
 
-    def run(end: str) -> tuple[list[type[AnySaid]], int, str]:
+    def run(end: str) -> tuple[list[AnySaid], int, str]:
         (tmp_path / "probe.py").write_text(HOST.format(end=end))
         words = ClientOptions(connect="tcp://127.0.0.1:1", ids=[0]).words()
         with (tmp_path / "log").open("wb") as log:
@@ -44,7 +44,8 @@ def ended(tmp_path: Path) -> Callable[[str], tuple[list[AnySaid], int, str]]:
             assert host.stdin is not None and host.stdout is not None
             host.stdin.write(msgspec.json.encode(Bundle(words=words, server_key="", keys={})) + b"\n")
             host.stdin.flush()
-            said = [msgspec.json.decode(line, type=AnySaid) for line in host.stdout]
+            facts, *said = [msgspec.json.decode(line, type=AnySaid) for line in host.stdout]
+        assert isinstance(facts, Facts)
         return said, host.returncode, (tmp_path / "log").read_text()
 
     return run
@@ -54,13 +55,13 @@ def ended(tmp_path: Path) -> Callable[[str], tuple[list[AnySaid], int, str]]:
 @pytest.mark.parametrize("code", [0, 3])
 def test_clients_that_ended_by_themselves_are_done(ended, code: int) -> None:
     said, found, log = ended(f"return {code}")
-    assert (said[1:], found, log) == ([Begun(), Ended()], code, "")
+    assert (said, found, log) == ([Begun(), Ended()], code, "")
 
 
 @pytest.mark.process
 def test_a_crash_is_said_with_its_reason_and_its_traceback_is_in_the_log(ended) -> None:
     said, code, log = ended("raise ValueError('no such core')")
-    assert (said[1:], code) == ([Begun(), Crashed(reason="ValueError: no such core")], 70)
+    assert (said, code) == ([Begun(), Crashed(reason="ValueError: no such core")], 70)
     assert "ValueError: no such core" in log
 
 
@@ -68,4 +69,4 @@ def test_a_crash_is_said_with_its_reason_and_its_traceback_is_in_the_log(ended) 
 def test_when_the_clients_were_killed_so_was_the_host(ended) -> None:
     """So they are started again: nobody has ended by himself."""
     said, code, log = ended("os.kill(os.getpid(), signal.SIGKILL)")
-    assert (said[1:], code, log) == ([Begun()], 137, "")
+    assert (said, code, log) == ([Begun()], 137, "")
