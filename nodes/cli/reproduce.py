@@ -155,8 +155,9 @@ def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -
     if scale in SCALES:
         rule = SCALES[scale].rule
         notes.append(f"{scale.capitalize()} scale, so numbers cannot be compared with the paper's: {rule}.")
-    if settings:
-        notes.append(f"Changed for all runs: {', '.join(settings)}.")
+    if settings:  # of what is said twice the last counts
+        last = {text.partition("=")[0].strip(): text for text in settings}
+        notes.append(f"Changed for all runs: {', '.join(last.values())}.")
     notes.append(
         "Ours: mean and population deviation over seeds of the best round. All seeds share one partition, as the "
         "papers' trials do."
@@ -179,6 +180,8 @@ def _announcement(name: str, scale: str, experiments: list[Experiment]) -> str:
     from fedsim.presets.scales import SCALES
     from fedsim.results.wording import counted
 
-    time = cost.duration(cost.seconds(experiments, cost.machine_speed()))
-    text = f"{name} at {scale} scale: {counted(len(experiments), 'run')}, about {time} of training on this machine"
+    seconds = cost.seconds(experiments, cost.machine_speed())
+    known = f"about {cost.duration(seconds)} of training on this machine"
+    time = known if seconds is not None else "and the first rounds will tell how long it takes"
+    text = f"{name} at {scale} scale: {counted(len(experiments), 'run')}, {time}"
     return f"{text}. {scale.capitalize()} scale: {SCALES[scale].rule}." if scale in SCALES else f"{text}."

@@ -144,6 +144,17 @@ def test_an_option_of_one_method_is_set_where_only_that_one_is_asked_for(fedsim,
     assert len(table_of(out / "fedtgp-table10-quick.csv")) == 14, "with the cells that do not know it"
 
 
+def test_how_long_runs_on_own_data_take_is_not_guessed(fedsim, tmp_path: Path) -> None:
+    points = [f"{x},{y},{x > y}" for x in range(30) for y in range(30)]
+    (tmp_path / "points.csv").write_text("\n".join(["x,y,label", *points]))
+    words = ("reproduce", "fedtgp-table10", "--only", "fedproto,practical", "--scale", "quick", *TINY)
+    own = ("--set", "data.dataset=points.csv", "--set", "data.samples_per_class=200", "--set", "run.rounds=1")
+    command = fedsim(*words, *own, "--seeds", "1", "--out", tmp_path / "out")
+    assert command.wait(SLOW_SECONDS) == 0, command.stdout
+    assert "1 run, and the first rounds will tell how long it takes. Quick scale:" in command.stdout
+    assert "Changed for all runs: data.dataset=points.csv, model.group=MLP" in command.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
