@@ -6,7 +6,6 @@ what is learned by `learner.Learner`. Only this loop knows all three.
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedsim.contract import Arrays
 from fedsim.errors import ContractError, UserError
@@ -28,6 +27,7 @@ from nodes.server.reception import (
     Rejected,
     Returned,
 )
+from nodes.server.remarks import Remarks
 from nodes.server.rounds import NO_SLOT, Round, Timing
 from nodes.work import Report, is_large, num_bytes
 from protocol import messages
@@ -38,8 +38,6 @@ log = logging.getLogger("server")
 
 _POLL_SECONDS = 0.2
 _WAITING_SECONDS = 5.0  # between words about who has not joined yet
-_SAID_OF_STRANGERS = 1000
-_SLOW_SECONDS, _SLOW_FACTOR = 60.0, 10.0  # beyond both, the user is told whom a round waits for
 
 
 class RunStopped(Exception):
@@ -68,8 +66,6 @@ class _OpenRound:
     down: Parcel
     state: Round
     reports: dict[int, Report] = field(default_factory=dict)
-    slow: set[int] = field(default_factory=set)
-    """Who takes far longer than before, and the user knows."""
 
 
 class ServerLoop:
@@ -91,8 +87,7 @@ class ServerLoop:
         self._without_setup: set[int] = set()
         """Of whom it is not known that they have it: a connection may break while it is on its way."""
         self._open: _OpenRound | None = None
-        self._num_turned_away = 0
-        self._remarked: set[str] = set()
+        self._remarks = Remarks(events, self._cluster.deadline_seconds)
         self._lost_in: dict[int, int] = {}
         """Clients that are not here, and the round in which they were lost."""
 
@@ -182,7 +177,8 @@ class ServerLoop:
             self._listen(min(_POLL_SECONDS, current.state.next_deadline() - self._clock()))
             for client, reason in current.state.expire(self._clock()).items():
                 self.events.say("left_out", round=round, client=client, reason=reason)
-            self._say_who_is_slow(current)
+            for client, seconds in current.state.working_seconds(self._clock()).items():
+                self._remarks.working(round, client, seconds, self._members.by_id[client].train_seconds)
 
         # 3. Are these enough?
         self._require_quorum(current)
@@ -242,18 +238,6 @@ class ServerLoop:
             begin = messages.Turn(run=self.reception.run, round=order.round, attempt=turn.attempt, slot=turn.slot)
             if self.reception.send(turn.client, begin):
                 self.events.say("begins", round=order.round, client=turn.client, train=order.train)
-
-    def _say_who_is_slow(self, current: _OpenRound) -> None:
-        """A process that was stopped or hangs is not lost, since its machine answers; but the user shall know."""
-        deadline = f"cluster.deadline_seconds = {self._cluster.deadline_seconds:g}"
-        for client, seconds in current.state.working_seconds(self._clock()).items():
-            usual = self._members.by_id[client].train_seconds
-            if client in current.slow or usual is None or seconds < max(_SLOW_SECONDS, _SLOW_FACTOR * usual):
-                continue
-            current.slow.add(client)
-            story = f"waits for client {client}, {seconds:.0f} s so far and {usual:.1f} s last time"
-            reason = f"{story}; if it was stopped or hangs, it counts as late after {deadline}"
-            self.events.say("warning", round=current.plan.order.round, reason=reason)
 
     def _require_quorum(self, current: _OpenRound) -> None:
         """The run's last sentence names the missing and since when, and what the user can do about it."""
@@ -323,23 +307,14 @@ class ServerLoop:
             case Gone(client, reason):
                 self._on_gone(client, reason)
             case Refused(reason):
-                self._say_turned_away("refused", reason=reason)
+                self._remarks.turned_away("refused", reason=reason)
             case Rejected(client, reason):
-                self._say_turned_away("rejected", client=client, reason=reason)
+                self._remarks.turned_away("rejected", client=client, reason=reason)
             case Failed(client, round, text):
                 error, _, where = text.partition("\n")
                 if where:
                     self.events.say("client_failed", client=client, round=round, where=where)
                 raise RunStopped(f"client {client} failed in round {round}: {error}")
-
-    def _say_turned_away(self, kind: str, **details: Any) -> None:
-        """The first ones, then one each time their number doubles: a flood shall not fill the disk."""
-        self._num_turned_away += 1
-        number = self._num_turned_away
-        if number <= _SAID_OF_STRANGERS:
-            self.events.say(kind, **details)
-        elif number & (number - 1) == 0:
-            self.events.say(kind, number=number, **details)
 
     def _on_joined(self, joined: Joined) -> None:
         client, member = joined.client, self._members.by_id[joined.client]
@@ -352,9 +327,7 @@ class ServerLoop:
             pss_bytes=joined.ready.pss_bytes,
         )
         for remark in joined.remarks:
-            if remark not in self._remarked:  # the same of all clients of a machine
-                self._remarked.add(remark)
-                self.events.say("note", text=remark)
+            self._remarks.note(remark)
         self._lost_in.pop(client, None)
         self._without_setup.add(client)
         if self._setup is None:

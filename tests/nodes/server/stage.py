@@ -205,3 +205,7 @@ def in_round(
         return habit(peer, work) if work.round == number and next(times) == 0 else peer.answer(work)
 
     return choose
+
+
+def say_nothing(peer: Peer, work: messages.Work) -> None:
+    """What a peer does for as long as the test lasts, or until the test speaks for it."""

@@ -6,7 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 from loopback import Clock, LoopbackClient, LoopbackServer
-from stage import Peer, prototypes
+from stage import Peer, prototypes, say_nothing
 
 from fedsim import config
 from fedsim.contract import Contract, Field, Payload
@@ -34,10 +34,6 @@ CONTRACT = Contract(
     setup_up={"counts": Field(Payload.COUNTS, "C", "int32")},
 )
 WORK = messages.Work(run="", round=4, attempt=0, slot=0, train=True, evaluate=True, save=False, keep=-1)
-
-
-def say_nothing(peer: Peer, work: messages.Work) -> None:
-    """The test speaks for it."""
 
 
 class Desk:
