@@ -248,6 +248,12 @@ def bits(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in BITS if (folder / name).exists()}
 
 
+def reach(run: Run, num_events: int) -> bool:
+    """Wait until so many events were written; False when the run ended before."""
+    wait_for(lambda: len(events(run.folder)) >= num_events or run.command.code is not None, "no progress")
+    return run.command.code is None
+
+
 def hold(run: Run, client: int) -> tuple[int, int]:
     """Stop a client until the round waits for nobody else; returns its process and that round."""
     process = run.command.role(f"client-{client:05d}")
