@@ -9,6 +9,9 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
 from typing import TYPE_CHECKING
 
 from fedsim.errors import UserError
@@ -40,9 +43,16 @@ class Gpu:
 
 def usable_gpus(device: str = "auto") -> list[str]:
     """The GPUs that nodes of this host work on; none if only the CPU is wanted, or torch has no CUDA."""
-    import torch
+    return visible_gpus(os.environ) if device == "auto" and torch_cuda() else []
 
-    return visible_gpus(dict(os.environ)) if device == "auto" and torch.version.cuda else []
+
+def torch_cuda() -> str | None:
+    """The CUDA that torch is built for, if any. Torch itself, which takes seconds to load, is not loaded."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return None
+    cuda: str | None = run_path(str(Path(found.origin).with_name("version.py")))["cuda"]
+    return cuda
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
@@ -91,7 +101,7 @@ def other_accelerator() -> str:
     import torch
 
     built = [title for name, title in _OTHER_BUILDS.items() if _is_built_for(torch, name)]
-    return "" if torch.version.cuda or not built else built[0]
+    return "" if torch_cuda() or not built else built[0]
 
 
 def _is_built_for(torch: object, name: str) -> bool:

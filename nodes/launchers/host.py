@@ -113,7 +113,7 @@ def facts() -> Facts:
     return Facts(
         version=__version__,
         cores=len(processes.cores()),
-        gpus=len(gpus.visible_gpus(os.environ)),
+        gpus=len(gpus.usable_gpus()),
         seen_from=os.environ.get("SSH_CONNECTION", "").partition(" ")[0],
     )
 

@@ -120,17 +120,15 @@ def _check_encryption() -> Iterator[Finding]:
 
 
 def check_gpus() -> Iterator[Finding]:
-    import torch
+    from nodes.launchers.gpus import torch_cuda, visible_gpus
 
-    from nodes.launchers.gpus import visible_gpus
-
-    gpus = visible_gpus(dict(os.environ))
-    if gpus and not torch.version.cuda:
+    gpus, cuda = visible_gpus(os.environ), torch_cuda()
+    if gpus and not cuda:
         yield Finding(
             "gpu", "note", f"{len(gpus)} GPUs, but torch is built for the CPU", "install torch with CUDA"
         )
     elif gpus:
-        yield Finding("gpu", "ok", f"{len(gpus)} GPUs, torch with CUDA {torch.version.cuda}")
+        yield Finding("gpu", "ok", f"{len(gpus)} GPUs, torch with CUDA {cuda}")
     else:
         yield Finding("gpu", "note", "none; clients train on the cores")
 

@@ -2,15 +2,17 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 import torch
+from commands import PROJECT
 
 from fedsim.config import Cluster
 from fedsim.errors import UserError
 from nodes.launchers import gpus as gpu_facts
-from nodes.launchers import placement
-from nodes.launchers.gpus import Gpu, look_up, other_accelerator, visible_gpus
+from nodes.launchers import host, placement
+from nodes.launchers.gpus import Gpu, look_up, other_accelerator, torch_cuda, usable_gpus, visible_gpus
 from nodes.launchers.placement import (
     cut,
     deal,
@@ -140,7 +142,7 @@ def test_no_driver_is_no_gpu(monkeypatch, error):
 )
 def test_the_server_takes_the_first_gpu_or_none(monkeypatch, listed, wanted, device, seen):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    monkeypatch.setattr(torch.version, "cuda", "12.1")
+    monkeypatch.setattr(gpu_facts, "torch_cuda", lambda: "12.1")
     assert use_server_device(Cluster(device=wanted)) == torch.device(device)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
@@ -162,6 +164,23 @@ def driver(monkeypatch):
     monkeypatch.setattr(gpu_facts.subprocess, "run", lambda *_, **__: answer)
 
 
+def test_a_host_whose_torch_has_no_cuda_has_no_gpus(driver, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for cuda, known in (("12.1", ["0", "1"]), (None, [])):
+        monkeypatch.setattr(gpu_facts, "torch_cuda", lambda cuda=cuda: cuda)
+        assert usable_gpus() == known and host.facts().gpus == len(known)
+
+
+@pytest.mark.process
+def test_what_torch_is_built_for_is_known_without_loading_it():
+    assert torch_cuda() == torch.version.cuda
+    lines = "import sys; from nodes.launchers.host import facts; facts(); print('torch' in sys.modules)"
+    process = subprocess.run(
+        [sys.executable, "-c", lines], capture_output=True, text=True, cwd=PROJECT, check=True
+    )
+    assert process.stdout == "False\n"
+
+
 def test_gpus_are_known_by_number_and_by_uuid(driver):
     first = Gpu("0", "GPU-8932f937-d72c", 80000 << 20)
     assert look_up(["0", "GPU-1a2b"]).keys() == {"0", "GPU-1a2b"}
@@ -180,5 +199,5 @@ def test_torch_for_another_accelerator_is_named(monkeypatch):
     assert other_accelerator() == ""
     monkeypatch.setattr(torch.version, "hip", "6.1")
     assert other_accelerator() == "ROCm"
-    monkeypatch.setattr(torch.version, "cuda", "12.1")
+    monkeypatch.setattr(gpu_facts, "torch_cuda", lambda: "12.1")
     assert other_accelerator() == ""
