@@ -63,6 +63,7 @@ from fedsim.method import (
     Reported,
     ServerContext,
     Setting,
+    State,
     Step,
     Upload,
     filled,
@@ -70,6 +71,9 @@ from fedsim.method import (
 from fedsim.seeds import Streams
 
 __all__ = ["ABOUT", "DEFAULTS", "Client", "Config", "Server", "adapt", "check", "contract", "sizes"]
+
+_RECEIVED = "received."
+"""Before the names of what came down, in a client's state."""
 
 ABOUT = About(
     title="Fed2PKD",
@@ -207,6 +211,8 @@ class Client(method.Client):
         self.targets_bK = torch.zeros(0, task.feature_dim, device=context.device)
         self.batch_inputs = torch.zeros(0, device=context.device)
         self.round = 0
+        self.received: Arrays = {}
+        """What came down last. It may stay in force: after a round in which all dropped, nothing comes."""
 
     def receive_setup(self, down: Arrays) -> None:
         self.public.receive(down)
@@ -214,14 +220,12 @@ class Client(method.Client):
     def receive(self, round: int, down: Arrays) -> None:
         if not down:
             return
-        device = self.context.device
+        self.received, device = down, self.context.device
         self.global_prototypes = ClassVectors.from_rows(
             down["prototypes"], down["class_ids"], self.context.task.num_classes, device
         )
         self.is_guided = self.global_prototypes.any
         self.targets_bK = torch.from_numpy(down["features"]).to(device)
-        batch = self.public.subset(down["sample_ids"])
-        self.batch_inputs, _ = next(batch.batches(len(self.targets_bK), device=device))
 
     def evaluate(self) -> Metrics:
         own, everyone = super().evaluate(), self.context.global_test
@@ -250,6 +254,9 @@ class Client(method.Client):
 
     def train(self, round: int) -> Reported:
         self.round = round
+        if self.received:
+            batch = self.public.subset(self.received["sample_ids"])
+            self.batch_inputs, _ = next(batch.batches(len(self.targets_bK), device=self.context.device))
         return super().train(round)
 
     def upload(self) -> Arrays:
@@ -261,6 +268,14 @@ class Client(method.Client):
         features_bK, logits_bC = features_and_logits(self.model, batch, context.device)
         arrays |= {"features": features_bK.cpu().numpy(), "batch_logits": logits_bC.cpu().numpy()}
         return arrays | ({"logits": self.public.logits()} if config.server_model else {})
+
+    def state(self) -> State:
+        return super().state() | {f"{_RECEIVED}{name}": array for name, array in self.received.items()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        kept = {name.removeprefix(_RECEIVED): array for name, array in state.items() if name.startswith(_RECEIVED)}
+        self.receive(0, kept)
 
 
 class Server(method.Server):

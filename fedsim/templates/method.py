@@ -39,8 +39,8 @@ class Client(method.Client):
     target_K: torch.Tensor | None = None  # comes with every round, so it need not be saved
 
     def receive(self, round: int, down: Arrays) -> None:
-        if down:  # empty before the first aggregation
-            self.target_K = torch.from_numpy(down["mean"]).to(self.context.device)
+        """Nothing has come down before the first aggregation, and after a round in which nobody answered."""
+        self.target_K = torch.from_numpy(down["mean"]).to(self.context.device) if down else None
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """What training lowers; the epochs, batches and learning rate are the experiment's."""
@@ -61,6 +61,6 @@ class Server(method.Server):
     def aggregate(self, round: int, uploads: list[Upload]) -> Step:
         sent = filled(uploads)  # whoever dropped or was late is there too, with nothing in its arrays
         if not sent:
-            return Step(down={})  # clients go on with the mean that they have
+            return Step(down={})  # there is no mean of nothing
         mean_K = np.stack([upload.arrays["mean"] for upload in sent]).mean(axis=0)
         return Step(down={"mean": mean_K}, metrics={"mean_norm": float(np.linalg.norm(mean_K))})

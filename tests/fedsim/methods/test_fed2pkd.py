@@ -201,6 +201,21 @@ def test_a_restored_federation_goes_on_with_the_same_bits(toy, server_model):
         np.testing.assert_array_equal(array, second.down[name])
 
 
+def test_a_client_restored_after_a_round_that_brought_nothing_trains_as_one_that_was_there(toy):
+    """All dropped, so nothing comes down, and what came before stays in force."""
+    there, first, restored = (toy("fed2pkd", **SMALL, public_data="sent") for _ in range(3))
+    for some in (there, first):
+        some.setup()
+        some.play(2)
+    restored.take_over(first)
+    restored.setup()  # comes after a client has its state
+    there.down = restored.down = {}
+    assert there.play(1) == restored.play(1)
+    for one, other in zip(there.clients, restored.clients, strict=True):
+        assert one.is_guided and other.is_guided
+        np.testing.assert_array_equal(one.model.head.weight.detach(), other.model.head.weight.detach())
+
+
 def test_sent_samples_give_the_bits_of_known_ones(toy):
     known, sent = toy("fed2pkd", **SMALL), toy("fed2pkd", **SMALL, public_data="sent")
     sent.setup()
