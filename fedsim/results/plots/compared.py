@@ -27,6 +27,8 @@ from fedsim.world.links import PROFILES
 
 MAX_PANELS = 9
 PANEL_INCHES = 2.3
+_LABEL_SHARE = 0.45
+"""Of a panel's width, what labels may take that stand left of it."""
 SECONDS = "seconds of all rounds before"
 _LOCAL = {"color": MUTED, "linestyle": "--"}
 _BAND = "The line is the mean over seeds, the band one standard deviation to both sides; grey and dashed: Local."
@@ -96,10 +98,14 @@ def compare_clients(runs: Runs) -> Figure | None:
     panels, looks = arranged(runs)
     if not any(len(_clients(group)) for lines in panels.values() for group in lines.values()):
         return None
-    longest = max(len(lines) for lines in panels.values())
-    figure, grid = _grid(panels, height=0.9 + 0.42 * longest)
+    width = _LABEL_SHARE * drawing.width_of(drawing.COMPARISON_INCHES) / _num_columns(panels)
+    labels = {label: drawing.wrapped(label, width, drawing.tick_size()) for label in looks}
+    num_lines = max(
+        sum(labels[label].count("\n") for label in lines) + 3 * len(lines) for lines in panels.values()
+    )
+    figure, grid = _grid(panels, height=0.9 + 0.14 * num_lines)
     for axes, (title, lines) in zip(grid, panels.items(), strict=True):
-        _boxes(axes, lines, looks)
+        _boxes(axes, lines, looks, labels)
         axes.set_title(title)
         axes.set_xlabel("accuracy of a client, %")
     return figure
@@ -191,17 +197,22 @@ def _panels(panels: Mapping[str, Mapping[str, DataFrame]], looks: Looks, x_label
             colour = looks[label]["color"]
             axes.fill_between(points["x"], low, high, color=colour, alpha=0.16, linewidth=0)
         named = [
-            (f"{label} {points['mean'].iloc[-1]:.1f}" if len(drawn) == 1 else "", points.set_index("x")["mean"])
+            (_with_value(label, points["mean"].iloc[-1]) if len(drawn) == 1 else "", points.set_index("x")["mean"])
             for label, points in lines.items()
         ]
         drawing.draw_lines(axes, named, [looks[label] for label in lines], x_label=x_label, y_label="accuracy, %")
     if len(drawn) > 1:
-        _legend(figure, grid[0], {label: looks[label] for lines in drawn.values() for label in lines})
+        drawing.label_below(grid[0], {label: looks[label] for lines in drawn.values() for label in lines})
         for axes in grid:
             axes.label_outer(remove_inner_ticks=False)
             if x_label == VIRTUAL_SECONDS:  # every link has times of its own
                 axes.tick_params(labelbottom=True)
     return figure
+
+
+def _with_value(label: str, value: float) -> str:
+    """`FedTGP 69.2`, but `tau = 10: 69.2`, or one would take it for a part of the setting."""
+    return f"{label}{':' * ('=' in label)} {value:.1f}"
 
 
 def _axis(axes: Axes, ends: Sequence[float], x_label: str) -> None:
@@ -214,22 +225,17 @@ def _axis(axes: Axes, ends: Sequence[float], x_label: str) -> None:
 
 def _grid(panels: Mapping[str, Any], height: float, *, share_y: bool = False) -> tuple[Figure, list[Axes]]:
     """As many panels beside each other as the width has room for."""
-    width = drawing.width_of(drawing.COMPARISON_INCHES)
-    columns = max(1, min(len(panels), int(width // PANEL_INCHES)))
+    columns = _num_columns(panels)
     rows = -(-len(panels) // columns)
-    figure = drawing.new_figure(
-        drawing.COMPARISON_INCHES, height * rows + 0.4 * (len(panels) > 1), scale_height=False
-    )
+    figure = drawing.new_figure(drawing.COMPARISON_INCHES, height * rows, scale_height=False)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y).flatten()
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     return figure, list(grid[: len(panels)])
 
 
-def _legend(figure: Figure, axes: Axes, looks: Looks) -> None:
-    handles = [axes.plot([], [], label=label, **look)[0] for label, look in looks.items()]
-    columns = max(1, int(drawing.width_of(drawing.COMPARISON_INCHES) // 1.0))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns), frameon=False)
+def _num_columns(panels: Mapping[str, Any]) -> int:
+    return max(1, min(len(panels), int(drawing.width_of(drawing.COMPARISON_INCHES) // PANEL_INCHES)))
 
 
 def _clients(group: Group) -> list[Series]:
@@ -237,7 +243,7 @@ def _clients(group: Group) -> list[Series]:
     return [shares for shares in found if len(shares)]
 
 
-def _boxes(axes: Axes, lines: Mapping[str, Group], looks: Looks) -> None:
+def _boxes(axes: Axes, lines: Mapping[str, Group], looks: Looks, labels: Mapping[str, str]) -> None:
     known = {label: shares for label, group in lines.items() if (shares := _clients(group))}
     for place, (label, of_seeds) in enumerate(known.items()):
         colour, everyone = looks[label]["color"], pandas.concat(of_seeds).to_numpy()
@@ -250,7 +256,7 @@ def _boxes(axes: Axes, lines: Mapping[str, Group], looks: Looks) -> None:
         heights = place + 0.3 * (np.arange(len(everyone)) * 0.618 % 1 - 0.5)
         axes.plot(everyone, heights, "o", markersize=2, color=colour, alpha=0.45, markeredgewidth=0)
     texts = [
-        f"{label}\nworst tenth {np.mean([worst_tenth(s) for s in of_seeds]):.1f}, "
+        f"{labels[label]}\nworst tenth {np.mean([worst_tenth(s) for s in of_seeds]):.1f}, "
         f"σ {np.mean([s.std(ddof=0) for s in of_seeds]):.1f}"
         for label, of_seeds in known.items()
     ]

@@ -8,7 +8,9 @@ page that it is put into, which is why the colours below are used and no others.
 from __future__ import annotations
 
 import itertools
+import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -20,6 +22,8 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.typing import ColorType
 from pandas import Series
@@ -37,6 +41,13 @@ WIDTH_INCHES, HEIGHT_INCHES = 5.0, 3.2
 """Small, so that letters stay readable where a phone shrinks the picture to its own width."""
 COMPARISON_INCHES = 7.2
 """Several runs need more room."""
+_POINTS = 72.0
+"""In an inch."""
+_BESIDE_SHARE = 0.4
+"""Of the width that axes have, what labels may take that stand beside the ends of lines."""
+_HANDLE_INCHES = 0.6
+"""What a label below a picture takes beside its text: a piece of its line, and room."""
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _fitted: ContextVar[tuple[float, float | None] | None] = ContextVar("fitted", default=None)
 
 _STYLE = {
@@ -153,8 +164,9 @@ def draw_lines(
     size: float = 0,
     **common: Any,
 ) -> None:
-    """(label, values by their place on the x-axis), each with its label at its end; gaps are bridged."""
-    ends = []
+    """(label, values by their place on the x-axis), each with its label at its end, or all labels below where one
+    is too long for that; gaps are bridged."""
+    ends, named = [], {}
     for (label, series), look in zip(lines, itertools.cycle(looks), strict=False):
         known = series[np.isfinite(series)]
         if len(known):
@@ -162,6 +174,7 @@ def draw_lines(
             axes.plot(known.index, known, **{"marker": marker, **look, **common})
             if label:
                 ends.append((float(known.index[-1]), float(known.iloc[-1]), label, look["color"]))
+                named[label] = look
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(axis="y")
@@ -169,12 +182,67 @@ def draw_lines(
         whole_numbers(axes)
     if from_zero:
         axes.set_ylim(bottom=0)
-    label_ends(axes, ends, size)
+    if has_room_beside(axes, named, size):
+        label_ends(axes, ends, size)
+    else:
+        label_below(axes, named)
+
+
+def has_room_beside(axes: Axes, labels: Iterable[str], size: float = 0) -> bool:
+    place = axes.get_subplotspec()
+    columns = place.get_gridspec().ncols if place else 1
+    room = _BESIDE_SHARE * axes.get_figure(root=True).get_size_inches()[0] / columns
+    return all(_inches(label, size or _label_size()) <= room for label in labels)
+
+
+def label_below(axes: Axes, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    """The labels of lines under all axes. The picture grows by what they need, unless its height was asked for."""
+    figure = axes.get_figure(root=True)
+    if figure.legends:  # axes beside each other share one
+        return
+    size = _points("legend.fontsize")
+    width, height = figure.get_size_inches()
+    texts = [wrapped(label, width - _HANDLE_INCHES, size) for label in looks]
+    columns = min(len(texts), max(1, int(width // (max(_inches(text, size) for text in texts) + _HANDLE_INCHES))))
+    handles = [axes.plot([], [], label=text, **look)[0] for text, look in zip(texts, looks.values(), strict=True)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    found = _fitted.get()
+    if found is None or found[1] is None:
+        lines = math.ceil(len(texts) / columns) * max(text.count("\n") + 1 for text in texts)
+        figure.set_size_inches(width, height + 1.6 * size * lines / _POINTS)
+
+
+def wrapped(text: str, width: float, size: float) -> str:
+    """In lines of about so many inches at most, broken after commas where there are any, or else at spaces."""
+    letters = int(len(text) * width / max(width, _inches(text, size)))
+    if ", " in text:
+        text = text.replace(" ", _NO_BREAK).replace(f",{_NO_BREAK}", ", ")
+    filled = textwrap.fill(text, max(1, letters), break_long_words=False, break_on_hyphens=False)
+    return filled.replace(_NO_BREAK, " ")
+
+
+def _inches(text: str, size: float) -> float:
+    lines = [line for line in text.split("\n") if line.strip()]
+    return max((TextPath((0, 0), line, size=size).get_extents().width for line in lines), default=0.0) / _POINTS
+
+
+def tick_size() -> float:
+    """Of the letters at ticks, in points."""
+    return _points("ytick.labelsize")
+
+
+def _label_size() -> float:
+    return _points("font.size") - 1
+
+
+def _points(name: str) -> float:
+    """Sizes may be words, such as medium."""
+    return float(FontProperties(size=matplotlib.rcParams[name]).get_size_in_points())
 
 
 def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, ColorType]], size: float = 0) -> None:
     """Write (x, y, text, colour) right of the ends of lines, moved apart where they would overlap."""
-    size = size or matplotlib.rcParams["font.size"] - 1
+    size = size or _label_size()
     found = sorted(ends, key=lambda end: end[1])
     if not found:
         return
@@ -182,7 +250,7 @@ def label_ends(axes: Axes, ends: Iterable[tuple[float, float, str, ColorType]], 
     axes.autoscale_view()
     if engine := figure.get_layout_engine():
         engine.execute(figure)  # the labels change widths only, so heights are final from here on
-    points_per_pixel = 72 / figure.dpi
+    points_per_pixel = _POINTS / figure.dpi
     wanted = axes.transData.transform([(x, y) for x, y, _, _ in found])[:, 1] * points_per_pixel
     for (x, y, text, colour), place, own in zip(found, _spread_apart(wanted, 1.15 * size), wanted, strict=True):
         axes.annotate(

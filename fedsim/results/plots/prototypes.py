@@ -122,9 +122,9 @@ def compare_margins(runs: Runs) -> Figure | None:
     if sum(len(margins) > 0 for margins in rows.values()) < 2:
         return None
     figure = drawing.new_figure(width=7.6, height=3.6)
-    titles = {"client": "clients'", "global": "global"}
+    titles = {"client": "clients' prototypes, mean margin", "global": "global prototypes, mean margin"}
     for axes, whose in zip(figure.subplots(1, 2), titles, strict=True):
-        axes.set_title(f"{titles[whose]} prototypes, mean margin", fontsize=9)
+        axes.set_title(drawing.wrapped(titles[whose], drawing.width_of(7.6) / 2.4, size=9), fontsize=9)
         lines = [(name, margins.get(f"{whose}_mean", Series(dtype=float))) for name, margins in rows.items()]
         drawing.draw_lines(axes, lines, from_zero=True, size=7.5, marker=None)
     return figure

@@ -107,6 +107,22 @@ def test_a_figure_has_the_width_that_was_asked_for_and_fonts_that_are_accepted(t
     assert b"/Type3" not in content and b"/Type /Font" in content and b"CreationDate" not in content
 
 
+@pytest.mark.parametrize("plot", ["accuracy_by_round", "accuracy_of_clients", "accuracy_over_links"])
+def test_settings_with_long_names_leave_room_for_the_picture(tmp_path, plot):
+    for scale, distance in ((20.0, "mse"), (200.0, "l2")):
+        settings = {"method": {"prototype_scale": scale, "distance": distance, "prototype_weight": 1 / scale}}
+        make_run(tmp_path / distance, method="protonorm", settings=settings)
+    with drawing.style(), drawing.fitted(3.3):
+        figure = gallery.named(gallery.COMPARISONS, plot)(collect([tmp_path]))
+        figure.draw_without_rendering()
+    axes = figure.axes[0]
+    texts = [*axes.get_yticklabels(), *(text for legend in figure.legends for text in legend.get_texts())]
+    assert any("prototype scale = 200" in text.get_text() for text in texts)
+    assert axes.get_window_extent().width > 0.4 * figure.bbox.width
+    assert all(figure.bbox.x0 <= text.get_window_extent().x0 for text in texts)
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in texts)
+
+
 def test_lengths():
     assert [round(paper.inches(text), 2) for text in ("column", "page", "2", "8.5cm", "90 mm")] == [
         *(3.3, 7.0, 2.0, 3.35, 3.54),

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas
 import pytest
 from matplotlib.figure import Figure
 
@@ -34,6 +35,32 @@ def test_labels_of_lines_stand_apart_in_the_picture():
     assert heights["a"].y1 <= heights["b"].y0 and heights["b"].y1 < heights["c"].y0
     wanted = axes.transData.transform((1, 90))[1]
     assert (heights["c"].y0 + heights["c"].y1) / 2 == pytest.approx(wanted, abs=3)  # it has no neighbour
+
+
+@pytest.mark.parametrize("height", [None, 3.0])
+def test_labels_that_have_no_room_beside_their_lines_stand_below_within_the_picture(height):
+    long = [f"distance = l2, prototype scale = {scale}, prototype weight = 1: 49.{scale}" for scale in (1, 2, 3)]
+    with drawing.style(), drawing.fitted(3.3, height):
+        figure, axes = drawing.new_axes()
+        before = figure.get_size_inches()
+        line = pandas.Series([1.0, 2.0], index=[0, 1])
+        drawing.draw_lines(axes, [(label, line) for label in long])
+        figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [" ".join(text.get_text().split()) for text in legend.get_texts()] == long
+    assert not any(part.endswith("=") for text in legend.get_texts() for part in text.get_text().split("\n"))
+    page, around = figure.bbox, [text.get_window_extent() for text in legend.get_texts()]
+    assert all(page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 for box in around)
+    assert not axes.texts and axes.get_window_extent().width > 0.7 * page.width
+    assert (figure.get_size_inches() == before).all() == (height is not None)
+
+
+def test_axes_beside_each_other_share_the_labels_below():
+    with drawing.style():
+        figure = drawing.new_figure()
+        for axes in figure.subplots(1, 2):
+            drawing.draw_lines(axes, [("a label with very many letters in it", pandas.Series([1.0, 2.0]))])
+    assert len(figure.legends) == 1
 
 
 @pytest.mark.parametrize(
