@@ -55,6 +55,7 @@ LITTLE_WORK = {"server_epochs": 1, "server_model": "MLP"}
 OTHER_SETTINGS: dict[str, Layer] = {
     "different models": {"model": {"group": "MLP,CNN2"}},
     "half of the clients in a round": {"run": {"clients": 4, "participation": 0.5}},
+    "a client that drops after training": {"run": {"drop_rate": 0.4}},
     "samples that are no images": {"data": {"dataset": "spiral"}},
 }
 

@@ -13,7 +13,7 @@ from fedsim import methods
 
 TEMPLATE = (resources.files("fedsim.templates") / "method.py").read_text()
 UPLOADED = ".mean(dim=0).cpu().numpy()}"
-RECEIVED = 'self.target_K = torch.from_numpy(down["mean"]).to(self.context.device)'
+RECEIVED = 'self.target_K = torch.from_numpy(down["mean"]).to(self.context.device) if down else None'
 
 Check = Callable[..., tuple[int, str]]
 
@@ -71,8 +71,8 @@ def test_a_wrong_shape_is_found(broken: Callable[..., str], check: Check) -> Non
 
 
 def test_forgotten_state_of_a_client_is_found(broken: Callable[..., str], check: Check) -> None:
-    remembers = f"old_K = self.target_K\n            {RECEIVED}\n            if old_K is not None:\n"
-    code, output = check(broken((RECEIVED, f"{remembers}                self.target_K += old_K")))
+    remembers = f"old_K = self.target_K\n        {RECEIVED}\n        if old_K is not None:\n"
+    code, output = check(broken((RECEIVED, f"{remembers}            self.target_K += old_K")))
     assert code == 1 and output.count("✗") == 1
     assert (
         "✗ its state survives a restart made anew from its state() after each round, its Client goes on" in output
@@ -127,6 +127,12 @@ def test_code_that_fails_is_named_with_its_line(broken: Callable[..., str], chec
     assert code == 1 and output.endswith(
         f"✗ it runs it fails (line {line}, ZeroDivisionError: division by zero). 1 problem"
     )
+
+
+def test_a_server_that_takes_every_upload_for_whole_is_found(broken: Callable[..., str], check: Check) -> None:
+    code, output = check(broken(("sent = filled(uploads)", "sent = uploads")))
+    assert code == 1 and output.count("✗") == 1
+    assert "✗ a client that drops after training it fails (line 6" in output and "KeyError: 'mean'" in output
 
 
 def test_a_setting_that_cannot_work_must_be_refused(broken: Callable[..., str], check: Check) -> None:
