@@ -66,7 +66,7 @@ class Scale:
             f"ProtoNorm's γ times {self.upscaling:g}, as these have no batch normalisation"
             if self.upscaling != 1
             else "",
-            "the embedded generator in place of published ones",
+            "the embedded generator in place of published ones, unless --generators names these",
         ]
         return ", ".join(filter(None, parts))
 

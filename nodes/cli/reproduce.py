@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedsim.results.report.comparison import Comparison, Row
     from nodes.tools.batch import Batch
 
+_CHANGED = "Changed for all runs: "
 _EXAMPLES = """
 \b
 Examples:
@@ -65,6 +66,7 @@ def command(
     """
     from fedsim import config, presets
     from fedsim.errors import UserError
+    from fedsim.presets.scales import SCALES
     from nodes.launchers import zygote
     from nodes.tools.batch import Batch, Job, parse_seeds, refuse_seed_setting
 
@@ -84,7 +86,12 @@ def command(
         layers.append({"data": {"data_dir": data_dir}})
     if checkpoint_every is not None:
         layers.append({"cluster": {"checkpoint_every": checkpoint_every}})
+    if generators is not None and not any(uses_generator(cell.experiment()) for cell in chosen):
+        raise UserError(f"--generators has no effect: no run of {name} that was asked for has one; leave it out.")
     numbers = parse_seeds(seeds)
+    changes = [*{text.partition("=")[0].strip(): text for text in settings}.values()]  # of each key the last
+    if generators is not None and scale in SCALES:
+        changes.append("published generators")
 
     def experiment(cell: Cell, seed: int) -> Experiment:
         return build_cell(cell, seed, scale=scale, layers=layers, generators=generators)
@@ -108,13 +115,14 @@ def command(
     stem = out / f"{name}-{scale}"
 
     def table_of(cells: list[Cell]) -> Comparison:
-        return compare(name, scale, settings, [_row(batch, cell, experiments(cell)) for cell in cells])
+        return compare(name, scale, changes, [_row(batch, cell, experiments(cell)) for cell in cells])
 
     # The files hold the whole table, whatever part was asked for, and are there from the first run on.
     batch = Batch(
         out, runs, console, quiet=quiet, at_once=jobs, after_each=lambda: table_of(everything).write(stem)
     )
-    table_of(everything)  # where it cannot be made of what is there, that is worth knowing before hours are spent
+    # Where it cannot be made of what is there, or must not, that is worth knowing before hours are spent.
+    _refuse_other_changes(stem.with_name(f"{stem.name}.md"), table_of(everything))
     if not batch.run():
         return 130
     shown = [cell for cell in everything if cell in chosen or not (cell.is_run or words)]
@@ -131,18 +139,21 @@ def build_cell(
     from fedsim.presets.scales import SCALES
     from nodes.tools.batch import prepare
 
-    experiment = cell.experiment({"run": {"seed": seed}})
-    if scale in SCALES:
-        experiment = SCALES[scale].shrink(experiment)
-    generator = experiment.method.get("generator", "tiny")
+    published = cell.experiment({"run": {"seed": seed}})
+    experiment = SCALES[scale].shrink(published) if scale in SCALES else published
     named: list[dict[str, Any]] = []
-    if generators is not None and generator != "tiny":
-        named = [{"method": {"generator": str(generators.expanduser() / generator)}}]
+    if generators is not None and uses_generator(published):
+        named = [{"method": {"generator": str(generators.expanduser() / published.method["generator"])}}]
     is_chosen = any("checkpoint_every" in layer.get("cluster", {}) for layer in layers)
     return prepare(config.build([msgspec.to_builtins(experiment), *named, *layers]), is_chosen=is_chosen)
 
 
-def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -> Comparison:
+def uses_generator(published: Experiment) -> bool:
+    """Whether it wants a generator that does not come with fedsim."""
+    return str(published.method.get("generator", "tiny")) != "tiny"
+
+
+def compare(name: str, scale: str, changes: list[str], rows: list[Row]) -> Comparison:
     from fedsim import presets
     from fedsim.presets.scales import SCALES
     from fedsim.presets.tables import load_paper
@@ -155,9 +166,8 @@ def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -
     if scale in SCALES:
         rule = SCALES[scale].rule
         notes.append(f"{scale.capitalize()} scale, so numbers cannot be compared with the paper's: {rule}.")
-    if settings:  # of what is said twice the last counts
-        last = {text.partition("=")[0].strip(): text for text in settings}
-        notes.append(f"Changed for all runs: {', '.join(last.values())}.")
+    if changes:
+        notes.append(f"{_CHANGED}{', '.join(changes)}.")
     notes.append(
         "Ours: mean and population deviation over seeds of the best round. All seeds share one partition, as the "
         "papers' trials do."
@@ -165,6 +175,23 @@ def compare(name: str, scale: str, settings: tuple[str, ...], rows: list[Row]) -
     notes += [note for note in (paper.note, table.note) if note]
     title = f"{name}: {table.title} ({label})"
     return Comparison(title, f"{scale} scale", notes, rows, is_comparable=scale == "paper")
+
+
+def _refuse_other_changes(path: Path, table: Comparison) -> None:
+    """A table of runs with other options is somebody's result, and not to be written over."""
+    from fedsim.errors import UserError
+
+    if not path.exists():
+        return
+    found, wanted = (
+        next((line.removeprefix(_CHANGED).rstrip(".") for line in lines if line.startswith(_CHANGED)), "nothing")
+        for lines in (path.read_text(encoding="utf-8").splitlines(), table.notes)
+    )
+    if found != wanted:
+        raise UserError(
+            f"{path} is the table of other runs (changed for these: {found}; for those asked for: {wanted}); give "
+            "another folder with --out."
+        )
 
 
 def _row(batch: Batch, cell: Cell, experiments: list[Experiment]) -> Row:

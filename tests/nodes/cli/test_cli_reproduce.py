@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from commands import PROJECT, Command, Start, bits, events_of, wait_for
 
+from fedsim import presets
 from fedsim.results.load import load
+from nodes.cli.reproduce import build_cell
 
 SLOW_SECONDS = 240.0
 """A batch is several runs; only a failing test waits that long."""
@@ -144,6 +146,40 @@ def test_an_option_of_one_method_is_set_where_only_that_one_is_asked_for(fedsim,
     assert len(table_of(out / "fedtgp-table10-quick.csv")) == 14, "with the cells that do not know it"
 
 
+@pytest.mark.parametrize("scale", ["paper", "laptop", "quick"])
+def test_a_folder_of_generators_has_those_that_the_table_names_at_every_scale(scale: str) -> None:
+    (cell,) = presets.select("fedktl-table7", presets.load("fedktl-table7").cells(), ["-lm"])
+    named = build_cell(cell, 1, scale=scale, layers=[], generators=Path("~/there"))
+    assert named.method["generator"] == str(Path.home() / "there" / "imagenet64.pkl")
+    without = build_cell(cell, 1, scale=scale, layers=[])
+    assert without.method["generator"] == ("imagenet64.pkl" if scale == "paper" else "tiny")
+
+
+def test_a_table_of_other_changes_is_not_written_over(fedsim, tmp_path: Path) -> None:
+    words = (
+        "reproduce",
+        "fedtgp-table10",
+        "--only",
+        "fedproto,practical",
+        "--scale",
+        "quick",
+        *TINY,
+        "--seeds",
+        "1",
+    )
+    first = (*words, "--set", "run.rounds=1", "--out", "out")
+    assert fedsim(*first).wait(SLOW_SECONDS) == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").glob("*.*")}
+    other = fedsim(*first, "--set", "train.lr=0.5")
+    assert other.wait(SLOW_SECONDS) == 2 and other.stderr.count("\n") == 1
+    assert other.stderr.startswith(
+        "error: out/fedtgp-table10-quick.md is the table of other runs (changed for these: "
+    )
+    assert other.stderr.endswith("run.rounds=1, train.lr=0.5); give another folder with --out.\n")
+    assert len(before) == 2 and all(path.read_bytes() == content for path, content in before.items())
+    assert "1 finished, 0 begun, 0 new" in fedsim(*first).succeed().stdout
+
+
 def test_how_long_runs_on_own_data_take_is_not_guessed(fedsim, tmp_path: Path) -> None:
     points = [f"{x},{y},{x > y}" for x in range(30) for y in range(30)]
     (tmp_path / "points.csv").write_text("\n".join(["x,y,label", *points]))
@@ -169,6 +205,11 @@ def test_how_long_runs_on_own_data_take_is_not_guessed(fedsim, tmp_path: Path) -
         (["reproduce", "fedtgp-table10", "--seeds", "one"], "--seeds wants whole numbers"),
         (["reproduce", "fedtgp-table10", "--set", "run.rouns=3"], "did you mean run.rounds"),
         (["presets", "fedtgp-table99"], "there is no preset"),
+        (
+            ["reproduce", "fedtgp-table10", "--generators", "here"],
+            "--generators has no effect: no run of fedtgp-table10",
+        ),
+        (["reproduce", "fedktl-table9", "--only", "client data", "--generators", "here"], "no effect"),
         (["sweep", "--vary", "method.tau"], "--vary wants section.key=value,value"),
         (["reproduce", "fedtgp-table10", "--set", "run.seed=9"], "--set run.seed is what --seeds is for"),
         (["sweep", "--vary", "run.seed=1,2"], "--vary run.seed is what --seeds is for"),
