@@ -56,6 +56,7 @@ VARIANTS = {
         {**MODEL, "margin": "max", "importance": False},
     ),
     "fedpkd": Variant("FedPKD", "fedpkd", ("85.27", "62.58"), ("90.05", "60.58"), MODEL),
+    "fedpkd_all": Variant("FedPKD, θ = 1", "fedpkd", ("", ""), ("", ""), {**MODEL, "theta": 1.0}),
     "fed2pkd": Variant(
         "Fed2PKD", "fed2pkd", ("78.95", "54.84"), ("76.37", "27.81"), {**MODEL, "evaluate_globally": False}
     ),
