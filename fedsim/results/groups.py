@@ -178,10 +178,10 @@ def _below(path: Path) -> Iterator[Path]:
 
 
 def _grouped(runs: Sequence[LoadedRun]) -> tuple[list[Group], list[str]]:
-    """Groups in the order of methods and values; a run that is there twice counts once."""
+    """Groups in the order of methods and values. A run that is there twice counts once: a complete one, if any."""
     found: dict[tuple[tuple[str, Any], ...], dict[Seeds, LoadedRun]] = {}
     twice = []
-    for run in runs:
+    for run in sorted(runs, key=lambda run: not run.completed):
         key = tuple(sorted(comparable(settings_of(run.experiment)).items()))
         same = found.setdefault(key, {}).setdefault(seeds_of(run.experiment), run)
         if same is not run:

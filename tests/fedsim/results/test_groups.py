@@ -71,6 +71,15 @@ def test_a_broken_run_a_second_one_and_one_that_stopped_are_left_out_with_a_sent
     assert len(collect([tmp_path]).runs) == 5, "a page shows it, marked"
 
 
+def test_of_two_equal_runs_the_complete_one_counts_whatever_their_names(tmp_path):
+    for name in ("begun", "done"):
+        make_run(tmp_path / name, settings={"run": {"seed": 1}})
+    (tmp_path / "begun" / "summary.json").unlink()
+    runs = collect([tmp_path])
+    assert [run.path.name for run in runs.runs] == ["done"]
+    assert any(f"{tmp_path / 'begun'} has the same settings" in sentence for sentence in runs.left_out)
+
+
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
