@@ -1,8 +1,9 @@
 """Clients that share executors: whatever of them dies, the result is the same or the run says who is missing."""
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,13 @@ LONG = ("--rounds", "40")
 
 def kill_executor(run: Run, slot: int) -> None:
     os.kill(run.command.role(f"executor-0-{slot}"), signal.SIGKILL)
+
+
+def open_files(process: int) -> Iterator[str]:
+    """It is at work, so a file may be closed between two looks."""
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield str(link.readlink())
 
 
 def test_executors_that_are_killed_change_no_bit(
@@ -61,8 +69,7 @@ def test_a_client_never_loads_torch_and_its_host_never_computes(cluster: Callabl
     cores = {os.sched_getaffinity(roles[f"executor-0-{slot}"]).__iter__().__next__() for slot in range(2)}
     assert len(cores) == min(2, len(os.sched_getaffinity(0)))  # one core each
     for slot in range(2):
-        links = Path(f"/proc/{roles[f'executor-0-{slot}']}/fd").iterdir()
-        sockets = [link for link in links if str(link.readlink()).startswith("socket:")]
+        sockets = [file for file in open_files(roles[f"executor-0-{slot}"]) if file.startswith("socket:")]
         assert len(sockets) == 1  # to the host: nothing of the other one, nor of clients
     run.command.send(signal.SIGINT)
     run.command.wait()
