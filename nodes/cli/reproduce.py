@@ -68,7 +68,7 @@ def command(
     from fedsim.errors import UserError
     from fedsim.presets.scales import SCALES
     from nodes.launchers import zygote
-    from nodes.tools.batch import Batch, Job, parse_seeds, refuse_seed_setting
+    from nodes.tools.batch import Batch, Job, is_of_identity, parse_seeds, refuse_seed_setting
 
     table = presets.load(name)
     everything = table.cells()
@@ -89,7 +89,8 @@ def command(
     if generators is not None and not any(uses_generator(cell.experiment()) for cell in chosen):
         raise UserError(f"--generators has no effect: no run of {name} that was asked for has one; leave it out.")
     numbers = parse_seeds(seeds)
-    changes = [*{text.partition("=")[0].strip(): text for text in settings}.values()]  # of each key the last
+    # Of each key the last.
+    changes = [*{text.partition("=")[0].strip(): text for text in settings if is_of_identity(text)}.values()]
     if generators is not None and scale in SCALES:
         changes.append("published generators")
 
@@ -187,7 +188,7 @@ def _refuse_other_changes(path: Path, table: Comparison) -> None:
         next((line.removeprefix(_CHANGED).rstrip(".") for line in lines if line.startswith(_CHANGED)), "nothing")
         for lines in (path.read_text(encoding="utf-8").splitlines(), table.notes)
     )
-    if found != wanted:
+    if sorted(found.split(", ")) != sorted(wanted.split(", ")):
         raise UserError(
             f"{path} is the table of other runs (changed for these: {found}; for those asked for: {wanted}); give "
             "another folder with --out."

@@ -178,7 +178,7 @@ class ServerLoop:
             for client, reason in current.state.expire(self._clock()).items():
                 self.events.say("left_out", round=round, client=client, reason=reason)
             for client, seconds in current.state.working_seconds(self._clock()).items():
-                self._remarks.working(round, client, seconds, self._members.by_id[client].train_seconds)
+                self._remarks.waits_for(round, client, seconds, self._members.by_id[client].train_seconds)
 
         # 3. Are these enough?
         self._require_quorum(current)

@@ -35,7 +35,7 @@ class Remarks:
             self._noted.add(text)
             self._events.say("note", text=text)
 
-    def working(self, round: int, client: int, seconds: float, usual: float | None) -> None:
+    def waits_for(self, round: int, client: int, seconds: float, usual: float | None) -> None:
         """A process that was stopped or hangs is not lost, since its machine answers; but the user shall know."""
         is_known = self._slow_in.get(client) == round
         if is_known or usual is None or seconds < max(_SLOW_SECONDS, _SLOW_FACTOR * usual):

@@ -192,6 +192,11 @@ def identity(experiment: Experiment) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
+def is_of_identity(setting: str) -> bool:
+    """Whether `section.key=value` has a say in that hash."""
+    return not setting.strip().startswith(("cluster.", "data.data_dir"))
+
+
 def folder_of(out: Path, experiment: Experiment, varied: str = "") -> Path:
     """One that exists is known by its hash, whatever else was varied when it was made."""
     own = identity(experiment)

@@ -178,6 +178,9 @@ def test_a_table_of_other_changes_is_not_written_over(fedsim, tmp_path: Path) ->
     assert other.stderr.endswith("run.rounds=1, train.lr=0.5); give another folder with --out.\n")
     assert len(before) == 2 and all(path.read_bytes() == content for path, content in before.items())
     assert "1 finished, 0 begun, 0 new" in fedsim(*first).succeed().stdout
+    # How the same runs are run is no other change, and neither is the order in which they are described.
+    how = (*words[:-2], "--set", "cluster.slots=1", "--set", "run.rounds=1", *words[-2:], "--out", "out")
+    assert "1 finished, 0 begun, 0 new" in fedsim(*how).succeed().stdout
 
 
 def test_how_long_runs_on_own_data_take_is_not_guessed(fedsim, tmp_path: Path) -> None:
