@@ -1,10 +1,11 @@
-"""A server without a network for each test that wants one."""
+"""A server, or its reception alone, without a network for each test that wants one."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from desk import Desk
 from stage import Stage
 
 
@@ -20,3 +21,8 @@ def stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
     yield build
     for built in stages:
         built.events.close()
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
